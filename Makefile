@@ -1,0 +1,40 @@
+# Two commands do all: `make demo` and `make test`. They need python3 (3.10 or later, with venv) and
+# PyPI; no C compiler and no root. All paths are relative, so the checkout may lie anywhere.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types clean
+
+demo: .venv/demo.done  ## compile a real model, verify it and race it against ONNX Runtime
+	$(PY) examples/demo.py
+
+test: .venv/dev.done lint  ## ruff and all tests
+	$(PY) -m pytest
+
+lint: .venv/dev.done
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+types: .venv/dev.done
+	$(PY) -m mypy
+
+clean:  ## remove the environment and what tools left; models and artifacts stay in the cache
+	rm -rf .venv build dist graphc.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "graphc needs python3 >= 3.10; name one with make PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || \
+	  { echo "python3 has no venv: on Debian and Ubuntu, apt install python3-venv" >&2; exit 2; }
+
+.venv/demo.done: pyproject.toml constraints.txt | $(PY)
+	@echo "installing graphc and what it needs into .venv (about 250 MB from PyPI)"
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/dev.done: pyproject.toml constraints.txt | $(PY)
+	@echo "installing graphc with its test tools into .venv (about 700 MB from PyPI)"
+	$(INSTALL) -e '.[dev]'
+	@touch $@ .venv/demo.done

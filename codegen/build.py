@@ -1,0 +1,46 @@
+"""Scheduled model -> what an artifact is linked from: an object file, plans, weights, records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+
+from graphc.artifact import KernelInfo
+from graphc.codegen.cpu import build_object
+from graphc.codegen.plan import FunctionPlan, Kernel
+from graphc.codegen.planner import plan
+from graphc.ir import Model
+from graphc.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Built:
+    """`object` is the bytes of a native object file; `weights` are in the plans' order."""
+
+    object: bytes
+    plans: tuple[FunctionPlan, ...]
+    weights: tuple[tuple[str, np.ndarray], ...]
+    kernels: tuple[KernelInfo, ...]
+
+
+def build(model: Model, target: Target) -> Built:
+    """Native code for every kernel that a plan calls."""
+    plans = tuple(plan(model, name) for name in model.signatures)
+    called = {s.name: s for p in plans for s in p.steps if isinstance(s, Kernel)}
+    functions = {
+        gvar.name_hint: function
+        for gvar, function in model.mod.functions.items()
+        if isinstance(function, tirx.PrimFunc) and gvar.name_hint in called
+    }
+    assert functions.keys() == called.keys(), called.keys() - functions.keys()
+    names = list(dict.fromkeys(name for p in plans for name in p.weights))
+    return Built(
+        object=build_object(functions, target),
+        plans=plans,
+        weights=tuple((name, model.params[name]) for name in names),
+        kernels=tuple(
+            KernelInfo(name, called[name].template or "none", None) for name in sorted(called)
+        ),
+    )

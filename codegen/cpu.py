@@ -1,0 +1,61 @@
+"""Scheduled TIR -> one native object file, through TVM's LLVM back end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import tvm
+from tvm import s_tir, tirx
+
+from graphc.targets.target import Target
+
+# What is left of TVM's pipeline for CPUs: no GPU passes and no loop partitioning (templates write
+# their own edges). NarrowDataType is left out: 32-bit indices would overflow on large activations.
+# CommonSubexprElim only adds variables that LLVM removes again.
+LOWERING = (
+    s_tir.transform.CanonicalizeLoop,
+    s_tir.transform.LowerInitBlock,
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation,
+    s_tir.transform.ConvertBlocksToOpaque,
+    s_tir.transform.CompactBufferAllocation,
+    s_tir.transform.LowerMatchBuffer,
+    s_tir.transform.StmtSimplify,
+    s_tir.transform.LowerOpaqueBlock,
+    tirx.transform.FlattenBuffer,
+    tirx.transform.BF16ComputeLegalize,
+    tirx.transform.VectorizeLoop,
+    tirx.transform.StorageRewrite,
+    tirx.transform.UnrollLoop,
+    s_tir.transform.RenormalizeSplitPattern,
+    tirx.transform.StmtSimplify,
+    tirx.transform.RemoveNoOp,
+    s_tir.transform.RewriteUnsafeSelect,
+    tirx.transform.FP8ComputeLegalize,
+    tirx.transform.VerifyMemory,
+    tirx.transform.AnnotateEntryFunc,
+    tirx.transform.MakePackedAPI,
+    tirx.transform.FP8StorageLegalize,
+    tirx.transform.BF16StorageLegalize,
+    tirx.transform.LowerTVMBuiltin,
+    tirx.transform.LowerIntrin,
+)
+
+
+def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
+    """The object file with one entry `__tvm_ffi_<name>` for each function.
+
+    The same functions give the same bytes, whatever order they come in.
+    """
+    tvm_target = tvm.target.Target(target.tvm_dict())
+    symbols = {name: functions[name].with_attr("global_symbol", name) for name in sorted(functions)}
+    mod = tvm.IRModule(symbols)
+    mod = tirx.transform.BindTarget(tvm_target.with_host(tvm_target))(mod)
+    for lowering in LOWERING:
+        mod = lowering()(mod)
+    library = tvm.get_global_func("target.build.llvm")(mod, tvm_target)
+    with tempfile.TemporaryDirectory(prefix="graphc-") as directory:
+        path = Path(directory) / "kernels.o"
+        library.write_to_file(str(path), "o")
+        return path.read_bytes()

@@ -1,0 +1,359 @@
+"""Prints the static plans of a model as C: tables, a bind and a run function for each.
+
+What a table's fields mean is said in graphc/runtime/program.h. Names come from an untrusted model:
+they appear in string literals and comments only, escaped, never as identifiers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from graphc.artifact import RUNTIME
+from graphc.codegen.expression import c_text, text, variables
+from graphc.codegen.plan import CheckIndices, Copy, FunctionPlan, Kernel, Scalar, Step, Storage
+from graphc.errors import ConfigError
+from graphc.ir import Expr, Port
+from graphc.manifest import DimInfo, FunctionInfo, PortInfo
+from graphc.weights_file import DTYPE_BITS, WeightTable
+
+_KERNEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# DLPack's type codes; what is not here starts with int, uint or float.
+_CODES: Final = {"bool": 6, "bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+_STORAGE: Final = {
+    Storage.INPUT: "GC_INPUT",
+    Storage.OUTPUT: "GC_OUTPUT",
+    Storage.WEIGHT: "GC_WEIGHT",
+    Storage.ARENA: "GC_ARENA",
+}
+_INDEX_DTYPES: Final = ("int32", "int64")
+
+
+def _known_features() -> frozenset[str]:
+    """The features that cpu_features.c can check: its tables are the only list."""
+    source = RUNTIME / "cpu_features.c"
+    return frozenset(re.findall(r'\{"([a-z0-9.-]+)", ', source.read_text(encoding="utf-8")))
+
+
+KNOWN_CPU_FEATURES: Final = _known_features()
+
+
+def print_program(
+    plans: Sequence[FunctionPlan], weights: WeightTable, cpu_features: Sequence[str] = ()
+) -> str:
+    """The host program of a model that exports `plans`, in C11, to be linked with its kernels.
+
+    Raises ConfigError for a CPU feature that the runtime cannot check.
+    """
+    unknown = sorted(set(cpu_features) - KNOWN_CPU_FEATURES)
+    if unknown:
+        raise ConfigError(
+            f"cpu feature {unknown[0]!r} cannot be checked at run time: add it to "
+            "graphc/runtime/cpu_features.c"
+        )
+    numbers = {entry.name: number for number, entry in enumerate(weights.entries)}
+    functions = [_Function(f"f{i}", plan, numbers) for i, plan in enumerate(plans)]
+    kernels = sorted({s.name for plan in plans for s in plan.steps if isinstance(s, Kernel)})
+    lines = ["/* Written by graphc: the static plan of a compiled model. */", '#include "program.h"']
+    lines += ["", *(_declaration(name) for name in kernels)]
+    for function in functions:
+        lines += ["", *function.lines()]
+    lines += ["", *_table("gc_weight", "weights", _weight_rows(weights))]
+    lines += _table("char *const", "features", [_quote(name) for name in sorted(cpu_features)])
+    rows = [row for function in functions for row in function.row()]
+    lines += [*_table("gc_function_plan", "functions", rows)]
+    lines += ["", *_program(weights, len(plans), len(cpu_features))]
+    return "\n".join(lines) + "\n"
+
+
+def describe(plan: FunctionPlan) -> FunctionInfo:
+    """What the manifest says of an exported function."""
+    signature = plan.signature
+    return FunctionInfo(
+        name=plan.name,
+        inputs=tuple(_port_info(port) for port in signature.inputs),
+        outputs=tuple(_port_info(port) for port in signature.outputs),
+        dims=tuple(DimInfo(dim.name, dim.lower, dim.upper) for dim in signature.dims),
+        constraints=tuple(
+            f"{text(c.left)} == {text(c.right)}: {c.reason}" for c in signature.constraints
+        ),
+    )
+
+
+@dataclass
+class _Function:
+    """One plan on its way to C; `prefix` is what its identifiers begin with."""
+
+    prefix: str
+    plan: FunctionPlan
+    weight_numbers: Mapping[str, int]
+    shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    shape_titles: dict[tuple[str, ...], str] = field(default_factory=dict)
+    scalars: dict[str, int] = field(default_factory=dict)
+    args: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        for dim in self.plan.signature.dims:
+            clean = re.sub(r"[^A-Za-z0-9_]", "_", dim.name)
+            name, again = f"n_{clean}", 1
+            while name in self.names.values():
+                again += 1
+                name = f"n_{clean}_{again}"
+            self.names[dim.name] = name
+        bound = {
+            text(dim)
+            for port in self.plan.signature.inputs
+            for dim in port.shape
+            if not isinstance(dim, int)
+        }
+        for dim in self.plan.signature.dims:
+            assert dim.name in bound, f"dimension {dim.name!r} is bound by no input"
+
+    def lines(self) -> list[str]:
+        """Everything of the function but its row in the table of functions."""
+        signature, p = self.plan.signature, self.prefix
+        lines = [f"/* {_comment(self.plan.name)} */"]
+        dims = [
+            f"{{{_quote(d.name)}, {d.lower}, {_number(d.upper)}}}" for d in signature.dims
+        ]
+        lines += _table("gc_dim", f"{p}_dims", dims)
+        for kind, ports in (("inputs", signature.inputs), ("outputs", signature.outputs)):
+            lines += self._ports(kind, ports)
+        order = {dim.name: i for i, dim in enumerate(signature.dims)}
+        symbols = [order.get(text(d), -1) for port in signature.inputs for d in port.shape]
+        lines += _numbers(f"{p}_input_symbols", symbols)
+        lines += _numbers(f"{p}_input_shapes", [self._shape(port.shape) for port in signature.inputs])
+        lines += _numbers(
+            f"{p}_output_shapes", [self._shape(port.shape) for port in signature.outputs]
+        )
+        lines += _table("gc_tensor_plan", f"{p}_tensors", self._tensor_rows())
+        buffers = [f"{{{buffer.first}, {buffer.last}}}" for buffer in self.plan.buffers]
+        lines += _table("gc_buffer_plan", f"{p}_buffers", buffers)
+        lines += _numbers(
+            f"{p}_weights", [self.weight_numbers[name] for name in self.plan.weights]
+        )
+        run = [self._step(number, step) for number, step in enumerate(self.plan.steps)]
+        lines += _table("int32_t", f"{p}_args", self.args)
+        lines += ["", *self._bind()]
+        lines += ["", f"static int {p}_run(gc_frame *f) {{", *run]
+        lines += ["  (void)f;", "  return GC_OK;", "}"]
+        return lines
+
+    def row(self) -> list[str]:
+        """The function's entry in the table of functions."""
+        p, plan = self.prefix, self.plan
+        signature = plan.signature
+        inputs, outputs, dims = signature.inputs, signature.outputs, signature.dims
+        fields = {
+            "info": f"{{{_quote(plan.name)}, {len(inputs)}, {len(outputs)}, {len(dims)}, "
+            f"{_pointer(f'{p}_inputs', inputs)}, {_pointer(f'{p}_outputs', outputs)}, "
+            f"{_pointer(f'{p}_dims', dims)}}}",
+            "input_symbols": _pointer(f"{p}_input_symbols", [d for i in inputs for d in i.shape]),
+            "input_shapes": _pointer(f"{p}_input_shapes", inputs),
+            "output_shapes": _pointer(f"{p}_output_shapes", outputs),
+            "n_shapes": str(self.size),
+            "n_scalars": str(len(self.scalars)),
+            "n_tensors": str(len(plan.tensors)),
+            "n_buffers": str(len(plan.buffers)),
+            "n_args": str(len(self.args)),
+            "tensors": _pointer(f"{p}_tensors", plan.tensors),
+            "buffers": _pointer(f"{p}_buffers", plan.buffers),
+            "args": _pointer(f"{p}_args", self.args),
+            "weights": _pointer(f"{p}_weights", plan.weights),
+            "bind": f"{p}_bind",
+            "run": f"{p}_run",
+        }
+        return ["{" + ", ".join(f".{name} = {value}" for name, value in fields.items()) + "}"]
+
+    def _ports(self, kind: str, ports: Sequence[Port]) -> list[str]:
+        lines, rows = [], []
+        for number, port in enumerate(ports):
+            name = f"{self.prefix}_{kind}{number}"
+            texts = [_quote(text(dim)) for dim in port.shape]
+            sizes = [text(dim) if _is_number(dim) else "-1" for dim in port.shape]
+            lines += _table("char *const", f"{name}_dims", texts)
+            lines += _table("int64_t", f"{name}_shape", sizes)
+            low, high = port.value_range or (0, -1)
+            rows.append(
+                f"{{{_quote(port.name)}, {_dtype(port.dtype)}, {len(port.shape)}, "
+                f"{_pointer(f'{name}_shape', sizes)}, {_pointer(f'{name}_dims', texts)}, "
+                f"{low}, {high}}}"
+            )
+        return lines + _table("gc_port", f"{self.prefix}_{kind}", rows)
+
+    def _shape(self, shape: Sequence[Expr]) -> int:
+        """The place of a shape in the frame; equal shapes share one."""
+        key = tuple(c_text(dim, self.names) for dim in shape)
+        if key not in self.shapes:
+            self.shapes[key] = self.size
+            self.shape_titles[key] = _brackets(shape)
+            self.size += len(key)
+        return self.shapes[key]
+
+    def _scalar(self, value: Expr) -> int:
+        return self.scalars.setdefault(c_text(value, self.names), len(self.scalars))
+
+    def _tensor_rows(self) -> list[str]:
+        plan, rows = self.plan, []
+        limits = {
+            Storage.INPUT: len(plan.signature.inputs),
+            Storage.OUTPUT: len(plan.signature.outputs),
+            Storage.WEIGHT: len(plan.weights),
+            Storage.ARENA: len(plan.buffers),
+        }
+        for number, tensor in enumerate(plan.tensors):
+            assert 0 <= tensor.index < limits[tensor.storage], (number, tensor)
+            name = tensor.name or f"tensor {number}"
+            rows.append(
+                f"{{{_quote(name)}, {_STORAGE[tensor.storage]}, {tensor.index}, "
+                f"{_dtype(tensor.dtype)}, {len(tensor.shape)}, {self._shape(tensor.shape)}}}"
+            )
+        return rows
+
+    def _tensor_text(self, number: int) -> str:
+        tensor = self.plan.tensors[number]
+        return f"{tensor.name or f't{number}'} {_brackets(tensor.shape)}"
+
+    def _step(self, number: int, step: Step) -> str:
+        """One line of the run function, the step's sense in a comment above it."""
+        if isinstance(step, Kernel):
+            assert _KERNEL.fullmatch(step.name), f"kernel {step.name!r} is no C identifier"
+            first = len(self.args)
+            for arg in step.args:
+                if isinstance(arg, Scalar):
+                    self.args.append(str(~self._scalar(arg.value)))
+                else:
+                    assert 0 <= arg < len(self.plan.tensors), step
+                    self.args.append(str(arg))
+            reads = ", ".join(
+                text(arg.value) if isinstance(arg, Scalar) else self._tensor_text(arg)
+                for arg in step.args
+                if isinstance(arg, Scalar) or arg not in step.writes
+            )
+            writes = ", ".join(self._tensor_text(arg) for arg in step.writes)
+            title = f"{writes} = {step.name}({reads})"
+            call = f'gc_step_kernel(f, "{step.name}", __tvm_ffi_{step.name}, {first}, {len(step.args)})'
+        elif isinstance(step, CheckIndices):
+            bounds = [f"f->scalars[{self._scalar(bound)}]" for bound in (step.low, step.high)]
+            title = f"{text(step.low)} <= {self._tensor_text(step.tensor)} <= {text(step.high)}"
+            call = f"gc_step_check(f, {step.tensor}, {', '.join(bounds)}, {_quote(step.where)})"
+        else:
+            assert isinstance(step, Copy), step
+            source, target = self.plan.tensors[step.source], self.plan.tensors[step.target]
+            assert source.dtype == target.dtype, step
+            title = f"{self._tensor_text(step.target)} = {self._tensor_text(step.source)}"
+            call = f"gc_step_copy(f, {step.source}, {step.target})"
+        return f"  /* {number}: {_comment(title)} */\n  if ({call}) return f->error->code;"
+
+    def _bind(self) -> list[str]:
+        lines = [f"static int {self.prefix}_bind(gc_frame *f) {{"]
+        lines += [
+            f"  const int64_t {self.names[dim.name]} = f->dims[{i}];"
+            for i, dim in enumerate(self.plan.signature.dims)
+        ]
+        lines += [f"  (void){name};" for name in self.names.values()]
+        lines.append("  int64_t *s = f->shapes;")
+        for constraint in self.plan.signature.constraints:
+            sides = [c_text(side, self.names) for side in (constraint.left, constraint.right)]
+            equation = f"{text(constraint.left)} == {text(constraint.right)}"
+            call = f"gc_require(f, {', '.join(sides)}, {_quote(equation)}, "
+            lines.append(f"  if ({call}{_quote(constraint.reason)})) return f->error->code;")
+        for key, start in self.shapes.items():
+            if not key:
+                continue
+            lines.append(f"  /* {_comment(self.shape_titles[key])} */")
+            values = "; ".join(f"s[{start + i}] = {value}" for i, value in enumerate(key))
+            lines.append(f"  {values};")
+        for value, number in self.scalars.items():
+            lines.append(f"  f->scalars[{number}] = {value};")
+        lines += ["  (void)s;", "  return GC_OK;", "}"]
+        return lines
+
+
+def _declaration(kernel: str) -> str:
+    assert _KERNEL.fullmatch(kernel), f"kernel {kernel!r} is no C identifier"
+    return f"int __tvm_ffi_{kernel}(void *, gc_value *, int32_t, gc_value *);"
+
+
+def _program(weights: WeightTable, functions: int, features: int) -> list[str]:
+    digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(weights.digest))
+    return [
+        "const gc_program gc_the_program = {",
+        f"    .weights_bytes = UINT64_C({weights.size}),",
+        f"    .weights_digest = {{{digest}}},",
+        f"    .n_weights = {len(weights.entries)},",
+        f"    .n_functions = {functions},",
+        f"    .n_features = {features},",
+        f"    .weights = {_pointer('weights', weights.entries)},",
+        "    .functions = functions,",
+        f"    .features = {'features' if features else 'NULL'},",
+        "};",
+    ]
+
+
+def _weight_rows(weights: WeightTable) -> list[str]:
+    return [
+        f"{{{_quote(entry.name)}, UINT64_C({entry.offset}), UINT64_C({entry.nbytes}), "
+        f"UINT64_C({entry.checksum}), {int(entry.dtype in _INDEX_DTYPES)}}}"
+        for entry in weights.entries
+    ]
+
+
+def _port_info(port: Port) -> PortInfo:
+    shape = tuple(int(text(dim)) if _is_number(dim) else text(dim) for dim in port.shape)
+    return PortInfo(port.name, port.dtype, shape, port.value_range)
+
+
+def _is_number(expr: Expr) -> bool:
+    return isinstance(expr, int) or (not variables(expr) and text(expr).isdecimal())
+
+
+def _table(kind: str, name: str, rows: Iterable[str]) -> list[str]:
+    """A static array; nothing when it would be empty, which C does not have."""
+    rows = list(rows)
+    if not rows:
+        return []
+    return [f"static const {kind} {name}[] = {{", *(f"    {row}," for row in rows), "};"]
+
+
+def _numbers(name: str, values: Sequence[int]) -> list[str]:
+    return _table("int32_t", name, [", ".join(map(str, values))] if values else [])
+
+
+def _pointer(name: str, rows: Sequence[object]) -> str:
+    return name if rows else "NULL"
+
+
+def _number(upper: int | None) -> str:
+    return "INT64_MAX" if upper is None else f"INT64_C({upper})"
+
+
+def _dtype(name: str) -> str:
+    assert name in DTYPE_BITS, f"no DLPack type for {name}"
+    code = _CODES.get(name, 1 if name.startswith("uint") else 2 if name.startswith("float") else 0)
+    return f"{{{code}, {DTYPE_BITS[name]}, 1}}"
+
+
+def _brackets(shape: Sequence[Expr]) -> str:
+    return f"[{', '.join(text(dim) for dim in shape)}]"
+
+
+def _quote(value: str) -> str:
+    """A C string literal: plain ASCII stays, every other byte is octal; `?` for trigraphs."""
+    plain = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in value.encode("utf-8", "surrogatepass")
+        if byte
+    )
+    return f'"{"".join(plain)}"'
+
+
+def _comment(value: str) -> str:
+    """Text that cannot end a comment or a line."""
+    printable = "".join(c if 32 <= ord(c) < 127 and c != "\\" else "?" for c in value)
+    return printable.replace("*/", "* /").replace("/*", "/ *")

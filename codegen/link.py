@@ -1,0 +1,290 @@
+"""Compiles the host program and the runtime, and links them with the kernels.
+
+The compiler is the PyPI package `ziglang`, which brings the C libraries of every target, or what
+GRAPHC_CC names. The same inputs give the same bytes: tools run in a fresh directory on relative
+names, and nothing of the machine, the time or a build id gets into the files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from graphc import env
+from graphc.artifact import LIBRARY, RUNNER, RUNTIME
+from graphc.codegen import elf
+from graphc.errors import ToolError
+
+DEFAULT_TRIPLE: Final = "x86_64-linux-gnu.2.34"
+"""From glibc 2.34 on, threads are part of libc: the library needs libc and libm only."""
+
+_COMPILE: Final = ("-std=c11", "-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fno-ident")
+_LIBRARY_LINK: Final = (
+    "-shared",
+    "-s",
+    f"-Wl,-soname,{LIBRARY}",
+    "-Wl,--version-script=exports.map",
+    "-Wl,--build-id=none",
+    "-Wl,--as-needed",
+    "-Wl,-z,defs",
+    "-Wl,-z,relro",
+    "-Wl,-z,now",
+)
+_RUNNER_LINK: Final = ("-static", "-s", "-Wl,--build-id=none", "-Wl,--gc-sections")
+_EXPORTS: Final = "{ global: gc_*; local: *; };\n"
+_RUNNER_SOURCES: Final = frozenset({"main.c", "npy.c"})
+_TIMEOUT_SECONDS: Final = 600
+_STDERR_LINES: Final = 12
+
+
+@dataclass(frozen=True)
+class LinkedFiles:
+    """What `build` wrote."""
+
+    library: Path
+    runner: Path
+
+
+@dataclass(frozen=True)
+class _Toolchain:
+    """A C compiler: the command for dynamic and for static output, and what identifies it."""
+
+    shared: tuple[str, ...]
+    static: tuple[str, ...]
+    identity: str
+    environment: Mapping[str, str]
+
+
+def build(
+    host_source: str, kernels: Sequence[bytes], output: Path, *, triple: str = DEFAULT_TRIPLE
+) -> LinkedFiles:
+    """Write libmodel.so and the static graphc-run into the directory `output`.
+
+    `kernels` are object files. `triple` is `machine-linux-gnu.GLIBC` with the oldest glibc that
+    the library must load on. Raises ToolError, with the command to repeat, when a tool is missing
+    or fails, or when the library needs anything but the C library.
+    """
+    tools = _toolchain(triple)
+    try:
+        with tempfile.TemporaryDirectory(prefix="graphc-link-") as name:
+            return _build(tools, host_source, kernels, Path(name), output, triple)
+    except OSError as error:
+        place = error.filename or output
+        raise ToolError(f"cannot link into {output}: {place}: {error.strerror}") from error
+
+
+def shared_library(source: Path, output: Path, options: Sequence[str]) -> None:
+    """Compile one C file to a shared library for this machine, with these options."""
+    tools = _toolchain(DEFAULT_TRIPLE)
+    with tempfile.TemporaryDirectory(prefix="graphc-link-") as name:
+        work = Path(name)
+        shutil.copyfile(source, work / source.name)
+        command = [*tools.shared, *options, "-fPIC", "-shared", source.name, "-lpthread"]
+        _call(tools, [*command, "-o", "out.so"], work)
+        shutil.copyfile(work / "out.so", output)
+
+
+def compiler_identity(triple: str = DEFAULT_TRIPLE) -> str:
+    """Name and version of the C compiler, as it decides what the output's bytes are."""
+    return _toolchain(triple).identity
+
+
+def cache_directory() -> Path:
+    """Where compiled runtime objects and zig's caches are kept."""
+    return env.cache_dir()
+
+
+def check_linked(path: Path, triple: str) -> None:
+    """Raise ToolError unless `path` is for the triple's machine and needs only its C library."""
+    machine = _machine(triple)
+    info = elf.read(path)
+    if info.machine != machine:
+        raise ToolError(
+            f"{path.name} was linked for {info.machine}, expected {machine}: "
+            f"point GRAPHC_CC to a compiler for {triple}, or unset it to use ziglang"
+        )
+    extra = sorted(set(info.needed) - _allowed(triple))
+    if extra:
+        raise ToolError(f"{path.name} needs {', '.join(extra)}: only the C library is allowed")
+
+
+def _build(
+    tools: _Toolchain,
+    host_source: str,
+    kernels: Sequence[bytes],
+    work: Path,
+    output: Path,
+    triple: str,
+) -> LinkedFiles:
+    with ThreadPoolExecutor(2) as pool:  # the two are independent, and mostly subprocesses
+        shared = pool.submit(_runtime_objects, tools, tools.shared, True)
+        static = pool.submit(_runtime_objects, tools, tools.static, False)
+        objects = {True: shared.result(), False: static.result()}
+        (work / "host.c").write_text(host_source, encoding="ascii")
+        (work / "exports.map").write_text(_EXPORTS, encoding="ascii")
+        for name in ("program.h", "graphc.h"):
+            shutil.copyfile(RUNTIME / name, work / name)
+        names = [f"kernels{number}.o" for number in range(len(kernels))]
+        for name, data in zip(names, kernels, strict=True):
+            (work / name).write_bytes(data)
+        # One object for both: it uses nothing of the C library but fixed-size integers.
+        _call(tools, [*tools.shared, *_COMPILE, "-fPIC", "-c", "host.c", "-o", "host.o"], work)
+        jobs = []
+        for is_library, command, options, target in (
+            (True, tools.shared, _LIBRARY_LINK, LIBRARY),
+            (False, tools.static, _RUNNER_LINK, RUNNER),
+        ):
+            inputs = ["host.o", *_copy_objects(objects[is_library], work), *names]
+            arguments = [*command, *options, "-o", target, *inputs, "-lm", "-lpthread"]
+            jobs.append(pool.submit(_call, tools, arguments, work))
+        for job in jobs:
+            job.result()
+    for name in (LIBRARY, RUNNER):
+        check_linked(work / name, triple)
+        shutil.copyfile(work / name, output / name)
+        (output / name).chmod(0o755)
+    return LinkedFiles(output / LIBRARY, output / RUNNER)
+
+
+def _copy_objects(objects: Path, work: Path) -> list[str]:
+    """Beside the other inputs, so that the command has relative names only."""
+    directory = work / objects.name
+    shutil.copytree(objects, directory, dirs_exist_ok=True)
+    return sorted(f"{directory.name}/{path.name}" for path in directory.glob("*.o"))
+
+
+def _toolchain(triple: str) -> _Toolchain:
+    machine = _machine(triple)
+    cc = env.cc()
+    if cc is not None:
+        command = tuple(shlex.split(cc))
+        return _Toolchain(command, command, _version(command), {})
+    zig = _zig()
+    cache = cache_directory() / "zig"
+    return _Toolchain(
+        shared=(zig, "cc", "-target", triple, "-fno-sanitize=all"),
+        static=(zig, "cc", "-target", f"{machine}-linux-musl", "-fno-sanitize=all"),
+        identity=f"ziglang {importlib.metadata.version('ziglang')}",
+        environment={"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)},
+    )
+
+
+def _zig() -> str:
+    spec = importlib.util.find_spec("ziglang")
+    places = spec.submodule_search_locations if spec is not None else None
+    if not places:
+        raise ToolError(
+            "no C compiler: install the package ziglang (pip install ziglang), "
+            "or set GRAPHC_CC to gcc or clang"
+        )
+    return str(Path(places[0]) / "zig")
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolError(f"GRAPHC_CC={shlex.join(command)} cannot be run: {error}") from error
+    return f"{shlex.join(command)}: {(done.stdout.splitlines() or ['?'])[0]}"
+
+
+def _runtime_objects(tools: _Toolchain, command: Sequence[str], is_library: bool) -> Path:
+    """A directory of the runtime's object files, from the cache or compiled into it."""
+    sources = sorted(
+        path
+        for path in RUNTIME.glob("*.[ch]")
+        if not (is_library and path.name in _RUNNER_SOURCES)
+    )
+    flags = [*_COMPILE, "-fPIC"] if is_library else [*_COMPILE, "-ffunction-sections"]
+    digest = hashlib.sha256(repr((tools.identity, tuple(command[1:]), flags)).encode())
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    place = cache_directory() / "runtime" / digest.hexdigest()[:32]
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=place.parent) as name:
+        work = Path(name)
+        for path in sources:
+            shutil.copyfile(path, work / path.name)
+        names = [path.name for path in sources if path.suffix == ".c"]
+        _call(tools, [*command, *flags, "-c", *names], work)
+        objects = work / "objects"
+        objects.mkdir()
+        for path in work.glob("*.o"):
+            path.rename(objects / path.name)
+        try:
+            objects.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process was faster, with the same bytes
+                raise
+    return place
+
+
+def _call(tools: _Toolchain, arguments: Sequence[str], work: Path) -> None:
+    try:
+        done = subprocess.run(
+            arguments,
+            cwd=work,
+            env={**os.environ, **tools.environment, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        output = done.stderr + done.stdout
+        if done.returncode == 0:
+            return
+        reason = f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        reason, output = f"no answer in {_TIMEOUT_SECONDS} s", ""
+    except FileNotFoundError as error:
+        raise ToolError(f"cannot run {arguments[0]}: {error.strerror}") from error
+    kept = _keep(work)
+    lines = output.strip().splitlines()[:_STDERR_LINES]
+    command = f"cd {shlex.quote(str(kept))} && {shlex.join(arguments)}"
+    if tools.environment:
+        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in tools.environment.items())
+        command = f"cd {shlex.quote(str(kept))} && {settings} {shlex.join(arguments)}"
+    raise ToolError("\n".join((f"the C compiler failed: {reason}", *lines, f"repeat: {command}")))
+
+
+def _keep(work: Path) -> Path:
+    """A copy of the failed tool's directory that stays; the last failure only."""
+    kept = cache_directory() / "failed-link"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(work, kept)
+    return kept
+
+
+def _machine(triple: str) -> str:
+    return triple.split("-")[0]
+
+
+def _allowed(triple: str) -> frozenset[str]:
+    """Sonames of the C library; before glibc 2.34 it had threads in a library of their own."""
+    _, _, version = triple.partition("gnu.")
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    threads = {"libpthread.so.0"} if numbers and numbers < (2, 34) else set()
+    return frozenset({"libc.so.6", "libm.so.6"} | threads)

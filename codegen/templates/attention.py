@@ -1,0 +1,273 @@
+"""Scaled dot-product attention in one kernel: softmax(scale * q k^T + bias) v, for encoders and prefill.
+
+    q [b, s, h, d]   k [b, t, hk, d]   v [b, t, hk, dv]   bias [b|1, h|1, s|1, t]  ->  [b, s, h, dv]
+
+    for (batch, head, chunk of queries) in parallel:
+      KT [t / columns, d, columns] = k of this head, transposed once
+      for a block of `rows` queries:
+        S [rows, t]  = q KT          register blocks of rows x columns
+        S            = exp(scale * S + bias - row maximum), with the row's sum
+        out          = S v / sum     register blocks of rows x dv
+
+The scores of a block of queries stay in cache (rows * t floats), the [s, t] matrix is never stored.
+FLOPs: 2 s t (d + dv) for each head, about 20 more for each score's exponential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from graphc.codegen import builder as tir
+from graphc.targets.target import Target
+
+NAME = "attention"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Register block of scores: `rows` queries x (`vectors` vectors of `lanes` keys)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def __str__(self) -> str:
+        return f"{NAME}/{VERSION} {self.rows}x{self.columns}"
+
+
+def default_decisions(target: Target) -> Decisions:
+    """24 accumulators where there are 32 registers, 12 where there are 16."""
+    vectors = 4 if target.vector_bits >= 512 else 2
+    return Decisions(rows=6, vectors=vectors, lanes=target.lanes(32))
+
+
+def build(
+    arguments: Sequence[Any], attrs: Any, result: Any, target: Target
+) -> tirx.PrimFunc | None:
+    """The composite graphc.attention in float32 with static head counts and sizes."""
+    types = [a.ty for a in arguments]
+    if any(str(ty.dtype) != "float32" or ty.ndim != 4 for ty in types):
+        return None
+    static = [ty.shape[axis] for ty in types[:3] for axis in (2, 3)]
+    if not all(isinstance(n, tirx.IntImm) for n in static):
+        return None
+    names = ["q", "k", "v", "bias", "out"] if len(types) == 4 else ["q", "k", "v", "out"]
+    params = tir.fresh_buffers([*types, result], names)
+    decisions = default_decisions(target)
+    return _Attention(params, attrs, decisions, target.threads).build()
+
+
+class _Attention:
+    """Writes the loops for one set of shapes."""
+
+    def __init__(
+        self, params: list[Any], attrs: Any, decisions: Decisions, threads: int
+    ) -> None:
+        self.params, self.decisions, self.threads = params, decisions, threads
+        self.q, self.k, self.v, self.out = params[0], params[1], params[2], params[-1]
+        self.bias = params[3] if len(params) == 5 else None
+        self.scale = float(attrs["scale"])
+        self.causal, self.guard = bool(attrs["causal"]), bool(attrs["guard"])
+        self.batch, self.queries, self.heads, self.depth = self.q.shape
+        self.keys = self.k.shape[1]
+        self.group = int(self.heads) // int(self.k.shape[2])
+        self.value_depth = int(self.v.shape[3])
+
+    def build(self) -> tirx.PrimFunc:
+        d = self.decisions
+        with tir.function(NAME, self.params, str(d)) as build:
+            with tir.when(self.queries >= tir.const(d.rows)):
+                with tir.then():
+                    self._tasks(d.rows)
+                with tir.otherwise():
+                    self._tasks(1)
+        return build.get()
+
+    def _tasks(self, rows: int) -> None:
+        """One task for each batch, head and chunk of query blocks, enough of them for all threads."""
+        blocks = tir.let((self.queries + tir.const(rows - 1)) // tir.const(rows))
+        pairs = tir.let(self.batch * self.heads)
+        wanted = (tir.const(2 * self.threads) + pairs - tir.const(1)) // pairs
+        chunks = tir.let(tirx.max(tirx.min(wanted, blocks), tir.const(1)))
+        with tir.parallel(pairs * chunks) as task:
+            pair, chunk = tir.bind(task // chunks), tir.bind(task % chunks)
+            batch, head = tir.bind(pair // self.heads), tir.bind(pair % self.heads)
+            panels = tir.let(  # a buffer's shape cannot read a buffer
+                (self.keys + tir.const(self.decisions.columns - 1))
+                // tir.const(self.decisions.columns)
+            )
+            transposed = tir.workspace([panels, self.depth, self.decisions.columns])
+            scores = tir.workspace([rows, panels * tir.const(self.decisions.columns)])
+            self._transpose_keys(transposed, batch, head)
+            first = tir.bind(blocks * chunk // chunks)
+            last = tir.bind(blocks * (chunk + tir.const(1)) // chunks)
+            with tir.serial(last - first) as block:
+                # The last block overlaps the one before: its rows are computed again, equally.
+                start = (first + block) * tir.const(rows)
+                start = tir.bind(tirx.min(start, self.queries - tir.const(rows)))
+                self._block(transposed, scores, batch, head, start, rows)
+
+    def _transpose_keys(self, transposed: Any, batch: Any, head: Any) -> None:
+        columns = tir.const(self.decisions.columns)
+        with tir.serial(self.keys) as key, tir.serial(self.depth) as at:
+            value = tir.load(self.k, [batch, key, self._key_head(head), at])
+            tir.store(transposed, [key // columns, at, key % columns], value)
+
+    def _key_head(self, head: Any) -> Any:
+        return head if self.group == 1 else head // tir.const(self.group)
+
+    def _block(
+        self, transposed: Any, scores: Any, batch: Any, head: Any, start: Any, rows: int
+    ) -> None:
+        limit = tir.bind(self._visible(start + tir.const(rows - 1)))  # keys of the last row
+        self._scores(transposed, scores, batch, head, start, rows, limit)
+        scales = tir.local([rows])
+        with tir.serial(rows) as i:
+            self._softmax_row(scores, scales, batch, head, start, i, limit)
+        tir.lanes_over(
+            self.value_depth,
+            self._value_columns(),
+            lambda at, width: self._values(
+                scores, scales, batch, head, start, rows, limit, at, width
+            ),
+        )
+
+    def _visible(self, query: Any) -> Any:
+        """How many keys, from the first on, this query sees."""
+        if not self.causal:
+            return self.keys
+        # Clamped from below: a query before the first key sees nothing.
+        visible = query + (self.keys - self.queries) + tir.const(1)
+        return tirx.max(tirx.min(self.keys, visible), tir.const(0))
+
+    def _scores(
+        self,
+        transposed: Any,
+        scores: Any,
+        batch: Any,
+        head: Any,
+        start: Any,
+        rows: int,
+        limit: Any,
+    ) -> None:
+        """S = q KT, a register block for each panel; keys past the limit hold garbage."""
+        d = self.decisions
+        columns = tir.const(d.columns)
+        with tir.serial((limit + columns - tir.const(1)) // columns) as panel:
+            acc = tir.local([rows, d.columns])
+            for i, at in self._tile(rows, d.vectors, d.lanes):
+                tir.store(acc, [i, at], tir.f32(0.0))
+            with tir.serial(self.depth) as k:
+                for i, at in self._tile(rows, d.vectors, d.lanes):
+                    q = tir.load(self.q, [batch, start + i, head, k])
+                    term = q * tir.load(transposed, [panel, k, at])
+                    tir.store(acc, [i, at], tir.load(acc, [i, at]) + term)
+            for i, at in self._tile(rows, d.vectors, d.lanes):
+                tir.store(scores, [i, panel * columns + at], tir.load(acc, [i, at]))
+
+    @staticmethod
+    def _tile(rows: int, vectors: int, lanes: int) -> Any:
+        with tir.unroll(rows) as i, tir.unroll(vectors) as v, tir.vector(lanes) as lane:
+            yield i, v * tir.const(lanes) + lane
+
+    def _softmax_row(
+        self, scores: Any, scales: Any, batch: Any, head: Any, start: Any, i: Any, limit: Any
+    ) -> None:
+        """Exponentials of one row in place, and the factor 1 / sum that is still to be applied."""
+        lanes = self.decisions.lanes
+        query = tir.bind(start + i)
+        visible = tir.bind(self._visible(query)) if self.causal else limit
+        highest = tir.local([lanes])
+        tir.fill(highest, lanes, tir.f32(float("-inf")))
+
+        def scaled(key: Any, count: int) -> None:
+            part = tir.local([count])
+            with tir.vector(count) as lane:
+                value = tir.load(scores, [i, key + lane]) * tir.f32(self.scale)
+                tir.store(part, [lane], self._biased(value, batch, head, query, key + lane))
+            with tir.vector(count) as lane:
+                tir.store(scores, [i, key + lane], tir.load(part, [lane]))
+            with tir.vector(count) as lane:
+                joined = tirx.max(tir.load(highest, [lane]), tir.load(part, [lane]))
+                tir.store(highest, [lane], joined)
+
+        tir.row(visible, lanes, scaled)
+        peak = tir.bind(tir.horizontal(highest, lanes, tirx.max))
+        # A row of -inf only: exp(-inf - 0) = 0, and 0 / 0 below gives the formula's NaN.
+        none = peak == tir.f32(float("-inf"))
+        peak = tir.bind(tirx.Select(none, tir.f32(0.0), peak))
+        total = tir.local([lanes])
+        tir.fill(total, lanes, tir.f32(0.0))
+
+        def exponentials(key: Any, count: int) -> None:
+            part = tir.local([count])
+            with tir.vector(count) as lane:
+                tir.store(part, [lane], tirx.exp(tir.load(scores, [i, key + lane]) - peak))
+            with tir.vector(count) as lane:
+                tir.store(scores, [i, key + lane], tir.load(part, [lane]))
+            with tir.vector(count) as lane:
+                tir.store(total, [lane], tir.load(total, [lane]) + tir.load(part, [lane]))
+
+        tir.row(visible, lanes, exponentials)
+        if self.causal:  # the block's other rows may see more keys than this one
+            with tir.serial(limit - visible) as rest:
+                tir.store(scores, [i, visible + rest], tir.f32(0.0))
+        joined = tir.bind(tir.horizontal(total, lanes, lambda a, b: a + b))
+        factor = tir.f32(1.0) / joined
+        if self.guard:
+            factor = tirx.Select(joined == tir.f32(0.0), tir.f32(0.0), factor)
+        tir.store(scales, [i], factor)
+
+    def _biased(self, value: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        if self.bias is None:
+            return value
+        at = [batch, head, query]
+        where = [
+            tir.const(0) if tir.static(extent) == 1 else index
+            for index, extent in zip(at, self.bias.shape[:3], strict=True)
+        ]
+        last = tir.const(0) if tir.static(self.bias.shape[3]) == 1 else key
+        return value + tir.load(self.bias, [*where, last])
+
+    def _value_columns(self) -> int:
+        """As many vectors of `v` as there are score vectors, but no wider than a head."""
+        columns = self.decisions.columns
+        while columns > self.value_depth and columns > 1:
+            columns //= 2
+        return columns
+
+    def _values(
+        self,
+        scores: Any,
+        scales: Any,
+        batch: Any,
+        head: Any,
+        start: Any,
+        rows: int,
+        limit: Any,
+        at: Any,
+        width: int,
+    ) -> None:
+        """out[rows, at .. at + width] = S v * scale of the row."""
+        lanes = min(width, self.decisions.lanes)
+        vectors = width // lanes
+        acc = tir.local([rows, width])
+        for i, column in self._tile(rows, vectors, lanes):
+            tir.store(acc, [i, column], tir.f32(0.0))
+        with tir.serial(limit) as key:
+            for i, column in self._tile(rows, vectors, lanes):
+                v = tir.load(self.v, [batch, key, self._key_head(head), at + column])
+                term = tir.load(scores, [i, key]) * v
+                tir.store(acc, [i, column], tir.load(acc, [i, column]) + term)
+        for i, column in self._tile(rows, vectors, lanes):
+            value = tir.load(acc, [i, column]) * tir.load(scales, [i])
+            tir.store(self.out, [batch, start + i, head, at + column], value)

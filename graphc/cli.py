@@ -1,0 +1,324 @@
+"""The command line: parses, calls, prints. Everything heavy is imported by the verb that needs it.
+
+Exit status: 0 ok, 1 a check failed, 2 bad use or bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from graphc import __version__
+from graphc.errors import GraphcError, ModelError, UnsupportedError
+
+_PATH = click.Path(path_type=Path)
+_DIM = click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=N", help="Length of a symbolic dimension."
+)
+_INPUT = click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=FILE", help="An input's array, a .npy file."
+)
+_TARGET = click.option(
+    "--target", default="host", show_default=True, help="Device to compile for: graphc targets."
+)
+_THREADS = click.option(
+    "--threads", type=click.IntRange(1, 1024), help="Threads to use; default: physical cores."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+
+
+def _example(*lines: str) -> str:
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="graphc")
+def cli() -> None:
+    """Compile an exported transformer to one self-contained shared library."""
+    from graphc import env
+
+    env.check()
+
+
+@cli.command(epilog=_example("graphc check model.onnx"))
+@click.argument("model", type=_PATH)
+@_TARGET
+@_JSON
+def check(model: Path, target: str, as_json: bool) -> None:
+    """Say whether MODEL can be compiled; list everything that stands in the way."""
+    from graphc.targets import load as targets
+
+    targets.get(target)
+    if not model.exists():
+        raise ModelError(f"no such model: {model}")
+    from graphc import frontend
+
+    try:
+        signature = frontend.load(model).signatures["main"]
+    except UnsupportedError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"ok": False, "blockers": list(error.blockers)}, indent=2))
+        sys.exit(error.exit_status)
+    from graphc import show
+
+    click.echo(show.as_json({"ok": True, "blockers": []}) if as_json else show.checked(signature))
+
+
+@cli.command(
+    epilog=_example(
+        "graphc compile model.onnx -o model.gc",
+        "graphc compile model.onnx --target x86-64-v3 --dim batch=1 --dim sequence=1..512",
+    )
+)
+@click.argument("model", type=_PATH)
+@_TARGET
+@click.option("-o", "--output", type=_PATH, help="Artifact to write; default: MODEL's name + .gc.")
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=N|LOW..HIGH", help="Fix or bound a dimension."
+)
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads that kernels are cut for.")
+@click.option("--tolerance", type=float, help="Difference to allow instead of the table's.")
+@click.option("--no-verify", is_flag=True, help="Leave out the comparison with ONNX Runtime.")
+@click.option("--quantize", hidden=True)
+@click.option("--tuning-log", type=_PATH, hidden=True)
+@click.option("--max-context", type=int, hidden=True)
+@_JSON
+def compile(
+    model: Path,
+    target: str,
+    output: Path | None,
+    dims: tuple[str, ...],
+    threads: int | None,
+    tolerance: float | None,
+    no_verify: bool,
+    quantize: str | None,
+    tuning_log: Path | None,
+    max_context: int | None,
+    as_json: bool,
+) -> None:
+    """Compile MODEL to an artifact: a directory that runs with nothing else installed."""
+    from graphc import compiler, config, show
+
+    with show.Progress() as progress:
+        artifact = compiler.compile(
+            model,
+            target,
+            output,
+            progress=progress,
+            dims=config.parse_bounds(dims),
+            verify=not no_verify,
+            threads=threads,
+            tolerance=tolerance,
+            quantize=quantize,
+            tuning_log=tuning_log,
+            max_context=max_context,
+        )
+    click.echo(show.as_json(show.compiled_record(artifact)) if as_json else show.compiled(artifact))
+
+
+@cli.command(
+    epilog=_example(
+        "graphc run model.gc --random --dim batch=1 --dim sequence=16",
+        "graphc run model.gc --input input_ids=ids.npy --input attention_mask=m.npy --output o.npz",
+    )
+)
+@click.argument("directory", metavar="DIR", type=_PATH)
+@_INPUT
+@click.option("--random", "at_random", is_flag=True, help="Draw inputs that are not given.")
+@_DIM
+@click.option("-o", "--output", type=_PATH, help="Write the outputs to this .npz file.")
+@_THREADS
+@_JSON
+def run(
+    directory: Path,
+    inputs: tuple[str, ...],
+    at_random: bool,
+    dims: tuple[str, ...],
+    output: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Run the artifact in DIR once. Needs no compiler: neither tvm nor onnx is imported."""
+    from graphc import arrays, config, module, show, testing
+
+    given = arrays.read(config.parse_inputs(inputs))
+    with closing(module.load(directory, threads=threads)) as loaded:
+        lengths = config.parse_dims(dims)
+        feeds = testing.feeds(loaded.inputs, lengths, given, draw=at_random)
+        names = [port.name for port in loaded.outputs]
+        outputs = dict(zip(names, loaded.run(names, feeds), strict=True))
+    if output is not None:
+        arrays.write(output, outputs)
+    record = show.arrays_record(outputs)
+    click.echo(show.as_json(record) if as_json else show.table(show.arrays_rows(record)))
+
+
+@cli.command(
+    epilog=_example("graphc verify model.gc --against model.onnx --dim batch=3 --dim sequence=17")
+)
+@click.argument("directory", metavar="DIR", type=_PATH)
+@click.option("--against", "model", required=True, type=_PATH, help="ONNX file it was made from.")
+@_DIM
+@_INPUT
+@click.option("--tolerance", type=float, help="Difference to allow instead of the table's.")
+@_THREADS
+@_JSON
+def verify(
+    directory: Path,
+    model: Path,
+    dims: tuple[str, ...],
+    inputs: tuple[str, ...],
+    tolerance: float | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Compare an artifact's outputs with ONNX Runtime's; exit 1 when one is out of tolerance."""
+    from graphc import arrays, config, show
+    from graphc.verify import verify as compare
+
+    if not model.exists():
+        raise ModelError(f"no such model: {model}")
+    report = compare(
+        directory,
+        model,
+        config.parse_dims(dims),
+        arrays.read(config.parse_inputs(inputs)),
+        threads=threads,
+        tolerance=tolerance,
+    )
+    if as_json:
+        click.echo(show.as_json(report.record(exact=True)))
+    else:
+        click.echo(show.table(show.report_rows(report)))
+        for reason in report.refused:
+            click.echo(f"not compared: {reason}")
+    sys.exit(0 if report.passed else 1)
+
+
+@cli.command(
+    epilog=_example(
+        "graphc bench model.gc --dim batch=1 --dim sequence=128 --against onnxruntime model.onnx"
+    )
+)
+@click.argument("directory", metavar="DIR", type=_PATH)
+@_DIM
+@_INPUT
+@click.option(
+    "--against",
+    type=(click.Choice(["onnxruntime"]), _PATH),
+    metavar="onnxruntime MODEL",
+    help="Measure another runtime on MODEL side by side.",
+)
+@_THREADS
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.05, 3600),
+    default=5.0,
+    show_default=True,
+    help="Time to measure each side for.",
+)
+@_JSON
+def bench(
+    directory: Path,
+    dims: tuple[str, ...],
+    inputs: tuple[str, ...],
+    against: tuple[str, Path] | None,
+    threads: int | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Measure an artifact: median time, share of this machine's peak, another runtime beside it."""
+    from graphc import arrays, config, show
+    from graphc.bench import bench as measure
+
+    result = measure(
+        directory,
+        config.parse_dims(dims),
+        arrays.read(config.parse_inputs(inputs)),
+        against=None if against is None else against[1],
+        threads=threads,
+        seconds=seconds,
+    )
+    click.echo(show.as_json(result.record()) if as_json else show.bench(result))
+
+
+@cli.command(epilog=_example("graphc inspect model.gc", "graphc inspect model.onnx"))
+@click.argument("path", metavar="DIR|MODEL", type=_PATH)
+@_JSON
+def inspect(path: Path, as_json: bool) -> None:
+    """Show what an artifact or a model file is made of."""
+    from graphc import show
+    from graphc.inspection import artifact_record, model_record
+
+    record = artifact_record(path) if path.is_dir() else model_record(path)
+    click.echo(show.as_json(record) if as_json else show.tree(record))
+
+
+@cli.command(epilog=_example("graphc targets", "graphc targets host"))
+@click.argument("name", required=False)
+@_JSON
+def targets(name: str | None, as_json: bool) -> None:
+    """List the devices to compile for, or show all that is known of one."""
+    from graphc import show
+    from graphc.targets import load
+
+    if name is not None:
+        record = load.get(name).record()
+        click.echo(show.as_json(record) if as_json else show.tree(record))
+        return
+    known = {each: load.get(each).description for each in load.names()}
+    rows = [("target", "description"), *known.items()]
+    click.echo(show.as_json(known) if as_json else show.table(rows))
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit status."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        status = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:  # click's name for Ctrl-C
+        return _fail("interrupted", 130)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "graphc"
+        return _fail(f"{error.format_message()} (see {command} --help)", 2)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except GraphcError as error:
+        return _fail(str(error), error.exit_status)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has gone, as in `graphc inspect m | head`
+        sys.stdout = None  # type: ignore[assignment]
+        return 141
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror or error}", 2)
+    except MemoryError:
+        return _fail("not enough memory", 2)
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"error: {message}", err=True)
+    return status
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM leaves through the same clean-up as Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The spine: every stage of a compile, in the order in which a model passes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphc import __version__, artifact, cache, env, sources
+from graphc.codegen import link
+from graphc.config import CompileConfig
+from graphc.errors import GraphcError, ModelError, VerificationError
+from graphc.targets import load as targets
+from graphc.targets.target import Target
+
+if TYPE_CHECKING:
+    from graphc.ir import Model
+    from graphc.verify import Case, Report
+
+Progress = Callable[[str], None]
+"""Called with a stage's name when it begins."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished artifact on disk; `cached` when it was compiled before and only copied."""
+
+    path: Path
+    manifest: artifact.Manifest
+    cached: bool
+
+
+def compile(
+    source: str | Path,
+    target: str = "host",
+    output: str | Path | None = None,
+    *,
+    progress: Progress | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Artifact:
+    """Compile a model file to an artifact directory; `options` are CompileConfig's fields.
+
+    `output` defaults to the model's name with `.gc` in the working directory. Raises GraphcError
+    and leaves nothing behind when the model, an option or the verification fails.
+    """
+    path = Path(source)
+    if not path.exists():
+        raise ModelError(f"no such model: {path}")
+    config = CompileConfig(target=target, output=output and Path(output), **options)
+    device = targets.get(config.target)
+    if config.threads is not None:
+        device = replace(device, threads=config.threads)
+    stage = _Stages(progress)
+    place = config.output or Path(f"{path.stem}.gc")
+    with artifact.publish(place) as draft:
+        compiler = link.compiler_identity(_triple(device))
+        options = {"config": config.record(), "target": device.record(), "cc": compiler}
+        name = cache.key(sources.files(path), options)
+        fresh = env.no_cache() or env.dump() is not None  # dumps are written by the stages
+        cached = not fresh and cache.restore(name, draft.path)
+        if not cached:
+            _build(path, config, device, draft, stage)
+            if config.verify:
+                stage("verify")
+                _verify(path, config, device, draft)
+            if not env.no_cache():
+                cache.store(name, draft.path)
+        manifest = artifact.read_manifest(draft.path)
+    stage.done()
+    return Artifact(place, manifest, cached)
+
+
+def _build(
+    source: Path,
+    config: CompileConfig,
+    device: Target,
+    draft: artifact.Draft,
+    stage: _Stages,
+    observe: Sequence[str] = (),
+) -> None:
+    """All stages from the model file to a complete artifact in the draft's directory."""
+    stage("import tvm")  # seconds, and not needed when the cache answers: hence here
+    from graphc import frontend
+    from graphc.codegen import host, link
+    from graphc.codegen.build import build
+    from graphc.codegen.schedule import schedule
+    from graphc.passes import pipeline
+    from graphc.passes.layout import layout
+    from graphc.passes.lower import lower
+
+    stage("load")
+    model = _dumped("1-load", frontend.load(source, dims=config.dims, outputs=observe))
+    stage("graph")
+    model = _dumped("2-graph", pipeline.graph(model, device))
+    stage("layout")
+    model = _dumped("3-layout", layout(model, device))
+    stage("lower")
+    model = _dumped("4-lower", lower(model, device))
+    stage("schedule")
+    model = _dumped("5-schedule", schedule(model, device))
+    stage("build")
+    built = build(model, device)
+    stage("weights")
+    weights = draft.write_weights(dict(built.weights))
+    stage("link")
+    features = sorted(device.features)
+    program = host.print_program(built.plans, weights, features)
+    env.write_dump("6-host.c", program)
+    triple = _triple(device)
+    link.build(program, [built.object], draft.path, triple=triple)
+    draft.write_manifest(
+        artifact.Manifest(
+            target=artifact.TargetInfo(
+                name=device.name,
+                machine=device.machine,
+                triple=triple,
+                cpu_features=tuple(features),
+            ),
+            functions=tuple(host.describe(plan) for plan in built.plans),
+            weights=weights,
+            kernels=built.kernels,
+            graphc_version=__version__,
+            tvm_version=metadata.version("apache-tvm"),
+            source=source.name,
+        )
+    )
+
+
+def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact.Draft) -> None:
+    """Compare with ONNX Runtime on edge shapes; add the figures to the manifest, or raise."""
+    from graphc.verify import verify
+
+    report = verify(draft.path, source, threads=device.threads, tolerance=config.tolerance)
+    for reason in report.refused:
+        env.log(1, f"not verified: {reason}")
+    if not report.passed:
+        raise VerificationError(_explain(report, source, config, device))
+    manifest = artifact.read_manifest(draft.path)
+    draft.write_manifest(replace(manifest, numerics=report.record()))
+
+
+def _explain(report: Report, source: Path, config: CompileConfig, device: Target) -> str:
+    """Which output is how far off, and the first node from which on it is."""
+    case = min((c for c in report.cases if not c.passed), key=lambda c: sum(c.dims.values()))
+    worst = max(case.outputs, key=lambda output: output.worst / max(output.limit, 1e-300))
+    sizes = ", ".join(f"{name}={value}" for name, value in case.dims.items()) or "fixed shapes"
+    return (
+        f"{source.name}: output {worst.name!r} departs from onnxruntime by {worst.worst:.2g} "
+        f"(allowed {worst.limit:.2g}) at {sizes}\n"
+        f"{_first_node(case, source, config, device)}"
+    )
+
+
+def _first_node(case: Case, source: Path, config: CompileConfig, device: Target) -> str:
+    from graphc.locate import first_departure
+
+    def observe(names: Sequence[str], directory: Path) -> None:
+        with artifact.publish(directory) as draft:
+            _build(source, config, device, draft, _Stages(None), names)
+
+    try:
+        node = first_departure(
+            source, case.inputs, observe, threads=device.threads, tolerance=config.tolerance
+        )
+    except GraphcError as error:
+        return f"the first wrong node could not be found: {error}"
+    if node is None:
+        return "every node agrees when it is observed: a fusion or a schedule is wrong, report it"
+    return f"the first value that departs: {node}"
+
+
+def _triple(device: Target) -> str:
+    return f"{device.link.triple}.{device.link.glibc}"
+
+
+def _dumped(name: str, model: Model) -> Model:
+    """The model itself, after writing its IR when GRAPHC_DUMP is set."""
+    if env.dump() is not None:
+        env.write_dump(f"{name}.py", model.mod.script(show_meta=False))
+    return model
+
+
+class _Stages:
+    """Tells of each stage as it begins and logs how long it took."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._name = ""
+        self._start = 0.0
+
+    def __call__(self, name: str) -> None:
+        self.done()
+        self._name, self._start = name, time.perf_counter()
+        if self._progress is not None:
+            self._progress(name)
+
+    def done(self) -> None:
+        if self._name:
+            env.log(1, f"{self._name:<12} {time.perf_counter() - self._start:6.2f} s")
+        self._name = ""

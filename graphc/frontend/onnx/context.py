@@ -1,0 +1,357 @@
+"""Where converters put what they make: Relax bindings with known shapes, weights, index checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.relax import op
+
+from graphc.errors import ModelError
+from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.symbols import MAX_ELEMENTS, Symbols, same
+from graphc.frontend.onnx.values import (
+    INTEGERS,
+    Interval,
+    KnownValue,
+    Ratio,
+    TensorValue,
+    Value,
+    numpy_dtype,
+)
+from graphc.ir import Expr
+
+FOLD_LIMIT = 4096
+"""Arrays of at most this many elements are computed while importing."""
+
+MAX_CONST = 16
+"""Larger constants are parameters of the Relax function."""
+
+
+class Context:
+    """The Relax function under construction, for one attempt at an import."""
+
+    def __init__(self, symbols: Symbols, outputs: frozenset[str]) -> None:
+        self.symbols = symbols
+        self.builder = relax.BlockBuilder()
+        self.params: dict[str, np.ndarray] = {}
+        self.param_vars: list[relax.Var] = []
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self._outputs = outputs
+        self._names: set[str] = set()
+        self._ready: dict[int, tuple[np.ndarray, relax.Expr]] = {}
+
+    # -- emitting --------------------------------------------------------------------------
+
+    def emit(
+        self, call: relax.Expr, name: str, shape: Sequence[Expr] | None = None, where: str = ""
+    ) -> TensorValue:
+        """Binds `call` and gives its value.
+
+        `shape` is what ONNX says the result's shape is; needed where Relax does not find it.
+        """
+        var = self.builder.normalize(call)
+        dtype = str(var.ty.dtype)
+        found = shape_of(var)
+        if shape is None:
+            if found is None:
+                raise ModelError(f"{where or name}: the shape of the result is not known")
+            shape = tuple(self.symbols.simplify(extent) for extent in found)
+        else:
+            shape = tuple(shape)
+        self._check_count(shape, where or name)
+        if found is None or not _identical(found, shape):
+            self._check_cast(found, shape, where or name)
+            var = self.builder.emit(var, f"{name}.unshaped")
+            var = self.builder.match_cast(var, relax.TensorType(shape, dtype), name)
+            if name in self._outputs:
+                var = self.builder.emit_output(var, name)
+        elif name in self._outputs:
+            var = self.builder.emit_output(var, name)
+        else:
+            var = self.builder.emit(var, name)
+        return TensorValue(name, dtype, shape, var)
+
+    def _check_cast(self, found: Sequence[Expr] | None, shape: Sequence[Expr], where: str) -> None:
+        if found is None:
+            return
+        assert len(found) == len(shape), (where, found, shape)
+        for left, right in zip(found, shape, strict=True):
+            self.symbols.unify(self.symbols.simplify(left), right, where)
+
+    def _check_count(self, shape: Sequence[Expr], where: str) -> None:
+        count = 1
+        for extent in shape:
+            if isinstance(extent, int):
+                if extent < 0:
+                    raise ModelError(f"{where}: shape {list(shape)} has a negative dimension")
+                count *= extent
+        if count > MAX_ELEMENTS:
+            raise ModelError(f"{where}: a tensor of shape {list(shape)} is too large")
+
+    def emit_te(
+        self,
+        name: str,
+        compute: Callable[..., Any],
+        args: Sequence[Any],
+        shape: Sequence[Expr],
+        kernel: str,
+    ) -> TensorValue:
+        """Binds the result of a TE compute; `kernel` names the PrimFunc."""
+        self._check_count(shape, name)
+        call = self.builder.call_te(compute, *args, primfunc_name_hint=kernel)
+        return self.emit(call, name, shape)
+
+    def expr(self, value: Value) -> relax.Expr:
+        """The value as a Relax expression; known ones become constants, parameters or kernels."""
+        if isinstance(value, TensorValue):
+            return value.var
+        made = self._ready.get(id(value.data))
+        if made is None:
+            made = (value.data, self._materialise(value))
+            self._ready[id(value.data)] = made
+        return made[1]
+
+    def tensor(self, value: Value) -> TensorValue:
+        """The value at run time."""
+        if isinstance(value, TensorValue):
+            return value
+        return TensorValue(
+            value.name, value.dtype, value.shape, self.expr(value), self.interval(value)
+        )
+
+    def _materialise(self, value: KnownValue) -> relax.Expr:
+        if value.symbolic:
+            return self._symbolic(value)
+        if value.data.size <= MAX_CONST:
+            return relax.const(np.require(value.data, requirements="CA"), value.dtype)
+        return self.param(value.name, value.data, value.dtype)
+
+    def param(self, name: str, data: np.ndarray, dtype: str) -> relax.Var:
+        """A weight: a parameter of the function whose value stays outside."""
+        self._check_count(data.shape, name)
+        unique, count = name or "weight", 1
+        while unique in self._names:
+            unique, count = f"{name}_{count}", count + 1
+        self._names.add(unique)
+        var = relax.Var(unique, relax.TensorType(data.shape, dtype))
+        self.params[unique] = data
+        self.param_vars.append(var)
+        return var
+
+    def reserve(self, name: str) -> None:
+        """Keeps `name`, an input's, from being a weight's."""
+        self._names.add(name)
+
+    def _symbolic(self, value: KnownValue) -> relax.Expr:
+        """One-element ranges joined: [n, n + 1) holds n."""
+        parts = [self._scalar(element, value.dtype) for element in value.data.flat]
+        flat = self.builder.emit(op.concat(parts, axis=0)) if len(parts) > 1 else parts[0]
+        return self.builder.emit(op.reshape(flat, value.data.shape), value.name)
+
+    def _scalar(self, element: Any, dtype: str) -> relax.Expr:
+        if isinstance(element, Ratio):
+            left = self.builder.emit(op.astype(self._one(element.numerator), dtype))
+            right = self.builder.emit(op.astype(self._one(element.denominator), dtype))
+            return self.builder.emit(op.divide(left, right))
+        if isinstance(element, tirx.Expr):
+            one = self._one(element)
+            return one if dtype == "int64" else self.builder.emit(op.astype(one, dtype))
+        return relax.const(np.array([element], numpy_dtype(dtype)), dtype)
+
+    def _one(self, element: Expr) -> relax.Expr:
+        if isinstance(element, int):
+            return relax.const(np.array([element], "int64"), "int64")
+        return self.builder.emit(op.arange(element, element + 1, 1, "int64"))
+
+    def constant(self, number: Any, dtype: str) -> relax.Expr:
+        """A scalar constant."""
+        return relax.const(np.array(number, numpy_dtype(dtype)), dtype)
+
+    # -- shapes ----------------------------------------------------------------------------
+
+    def broadcast(self, node: Node, *values: Value) -> tuple[list[relax.Expr], tuple[Expr, ...]]:
+        """The values with dimensions that Relax sees to be equal, and the common shape."""
+        shape = self.broadcast_shape(node, *(value.shape for value in values))
+        return [self.aligned(node.label, value, shape) for value in values], shape
+
+    def broadcast_shape(self, node: Node, *shapes: Sequence[Expr]) -> tuple[Expr, ...]:
+        """ONNX's multidirectional broadcasting; dimensions that must agree are assumed equal."""
+        rank = max(len(shape) for shape in shapes)
+        result: list[Expr] = []
+        for axis in range(-rank, 0):
+            common: Expr = 1
+            for shape in shapes:
+                if -axis > len(shape) or same(shape[axis], 1):
+                    continue
+                extent = shape[axis]
+                common = (
+                    extent
+                    if same(common, 1)
+                    else self.symbols.unify(common, extent, f"{node.label} broadcasts them")
+                )
+            result.append(common)
+        return tuple(result)
+
+    def aligned(self, where: str, value: Value, shape: Sequence[Expr]) -> relax.Expr:
+        """`value` with each dimension that is not 1 spelled as in `shape`."""
+        wanted = [
+            extent if same(extent, 1) else shape[len(shape) - value.rank + axis]
+            for axis, extent in enumerate(value.shape)
+        ]
+        return self.expr(self.cast_shape(value, wanted, where))
+
+    def cast_shape(self, value: Value, shape: Sequence[Expr], where: str) -> Value:
+        """The same value with its dimensions spelled as in `shape`, assumed to be equal."""
+        if len(shape) != value.rank:
+            raise ModelError(f"{where}: {value.rank} dimensions where {len(shape)} are needed")
+        for left, right in zip(value.shape, shape, strict=True):
+            self.symbols.unify(left, right, where)
+        if all(same(a, b) for a, b in zip(value.shape, shape, strict=True)):
+            return value
+        cast = self.builder.match_cast(
+            self.expr(value), relax.TensorType(tuple(shape), value.dtype), value.name
+        )
+        interval = value.interval if isinstance(value, TensorValue) else self.interval(value)
+        source = value.source if isinstance(value, TensorValue) else ""
+        return TensorValue(value.name, value.dtype, tuple(shape), cast, interval, source)
+
+    def broadcast_to(
+        self, value: Value, shape: Sequence[Expr], name: str, node: Node | None = None
+    ) -> Value:
+        """The value spread to `shape`; itself when it has that shape."""
+        shape = tuple(shape)
+        if _identical(value.shape, shape):
+            return value
+        expr = self.aligned(node.label if node else name, value, shape)
+        return self.emit(op.broadcast_to(expr, shape), name, shape)
+
+    # -- known integers --------------------------------------------------------------------
+
+    def known_ints(self, node: Node, index: int) -> list[Expr]:
+        """Input `index`, a list of integers that may depend on dimensions but not on data."""
+        value = node.input(index)
+        node.need_integer(value)
+        node.need_rank(value, 0, 1)
+        if not isinstance(value, KnownValue):
+            raise node.unsupported(
+                f"input {index} ({value.name!r}) sets a shape and depends on the values of the "
+                "inputs: export the model so that shapes depend on shapes only"
+            )
+        if value.data.size > FOLD_LIMIT:
+            raise node.error(f"input {index} has {value.data.size} elements")
+        if any(isinstance(element, Ratio) for element in value.data.flat):
+            raise node.unsupported(f"input {index} is a shape that is not a whole number")
+        return [e if isinstance(e, tirx.Expr) else int(e) for e in value.data.flat]
+
+    def fixed_ints(self, node: Node, index: int) -> list[int]:
+        """Input `index`, a list of integers that depend on nothing."""
+        values = self.known_ints(node, index)
+        fixed = [value for value in values if isinstance(value, int)]
+        if len(fixed) != len(values):
+            raise node.unsupported(f"input {index} must not depend on the inputs' dimensions")
+        return fixed
+
+    # -- indices ---------------------------------------------------------------------------
+
+    def interval(self, value: Value) -> Interval | None:
+        """What is known of an integer tensor's elements."""
+        if isinstance(value, TensorValue):
+            return value.interval
+        if value.dtype not in INTEGERS or value.data.size == 0:
+            return None
+        if not value.symbolic:
+            return Interval(int(value.data.min()), int(value.data.max()), True)
+        elements = list(value.data.flat)
+        if len(elements) > MAX_CONST or any(isinstance(e, (Ratio, float)) for e in elements):
+            return None
+        low = high = elements[0]
+        for element in elements[1:]:
+            low = self.symbols.minimum(low, element)
+            high = self.symbols.maximum(high, element)
+        return Interval(low, high, True)
+
+    def indices(self, node: Node, value: Value, extent: Expr) -> relax.Expr:
+        """Indices into an axis of `extent` elements, in range and not negative.
+
+        ONNX allows -extent .. extent - 1. What the importer cannot prove is checked at run time.
+        """
+        if value.dtype not in ("int32", "int64"):
+            raise node.error(f"indices must be int32 or int64, these are {value.dtype}")
+        interval = self.interval(value)
+        last = self.symbols.simplify(extent - 1)
+        if interval is not None and interval.reached:
+            self.symbols.imply_at_most(
+                interval.high, last, f"{node.label} indexes an axis of {extent} elements"
+            )
+        if interval is not None and self.symbols.at_most(interval.high, last):
+            if self.symbols.at_most(0, interval.low):
+                return self.expr(value)
+            if self.symbols.at_most(self.symbols.simplify(-extent), interval.low):
+                return self.wrapped(value, extent)
+        if isinstance(value, KnownValue) and not value.symbolic and isinstance(extent, int):
+            raise node.error(
+                f"indices {interval and interval.low} to {interval and interval.high} are out of "
+                f"range for an axis of {extent} elements"
+            )
+        tensor = self.tensor(value)
+        self._note_range(tensor, extent)
+        return self.wrapped(self.checked(node, tensor, -extent, last), extent)
+
+    def _note_range(self, tensor: TensorValue, extent: Expr) -> None:
+        if tensor.source and isinstance(extent, int):
+            low, high = self.ranges.get(tensor.source, (0, extent - 1))
+            self.ranges[tensor.source] = (max(low, 0), min(high, extent - 1))
+
+    def checked(self, node: Node, tensor: TensorValue, low: Expr, high: Expr) -> TensorValue:
+        """The same integers after a check at run time that all are in [low, high]."""
+        call = op.call_pure_packed(
+            "graphc.check_indices",
+            tensor.var,
+            relax.prim_value(self.symbols.simplify(low)),
+            relax.prim_value(high),
+            relax.StringImm(node.label),
+            ty_args=relax.TensorType(tensor.shape, tensor.dtype),
+        )
+        return self.emit(call, f"{tensor.name}.checked")
+
+    def wrapped(self, value: Value, extent: Expr) -> relax.Expr:
+        """Negative indices count from the end."""
+        if isinstance(value, KnownValue) and not value.symbolic and isinstance(extent, int):
+            data = np.where(value.data < 0, value.data + extent, value.data)
+            return self.expr(KnownValue(value.name, value.dtype, data.astype(value.dtype)))
+        indices = self.expr(value)
+        size = self.expr(scalar(extent, value.dtype))
+        zero = self.constant(0, value.dtype)
+        negative = self.builder.emit(op.less(indices, zero))
+        moved = self.builder.emit(op.add(indices, size))
+        return self.builder.emit(op.where(negative, moved, indices), f"{value.name}.wrapped")
+
+
+def scalar(extent: Expr, dtype: str = "int64") -> KnownValue:
+    """A dimension as a 0-d value."""
+    if isinstance(extent, int):
+        return KnownValue("", dtype, np.array(extent, dtype))
+    data = np.empty((), object)
+    data[()] = extent
+    return KnownValue(str(extent), dtype, data)
+
+
+def shape_of(var: relax.Var) -> list[Expr] | None:
+    """The shape that Relax inferred, numbers as Python ints."""
+    if not isinstance(var.ty, relax.TensorType) or var.ty.shape is None:
+        return None
+    values = getattr(var.ty.shape, "values", None)
+    if values is None:
+        return None
+    return [int(v.value) if isinstance(v, tirx.IntImm) else v for v in values]
+
+
+def _identical(found: Sequence[Expr], shape: Sequence[Expr]) -> bool:
+    return len(found) == len(shape) and all(
+        same(a, b) for a, b in zip(found, shape, strict=True)
+    )
+
+

@@ -1,0 +1,305 @@
+"""Drives an import: nodes in order, each folded or converted, until the bounds hold still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto
+from tvm import relax
+
+from graphc.errors import ModelError, UnsupportedError
+from graphc.frontend.onnx.context import FOLD_LIMIT, Context
+from graphc.frontend.onnx.functions import Body, own_body, standard_body
+from graphc.frontend.onnx.graph import Graph, describe, domain_of, in_order
+from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
+from graphc.frontend.onnx.table import Operator, Registry
+from graphc.frontend.onnx.tensors import TensorReader
+from graphc.frontend.onnx.values import INTEGERS, Interval, KnownValue, TensorValue, Value, settle
+from graphc.ir import Expr, Model, Port, Signature
+
+_MAX_ATTEMPTS = 64
+# What numpy, onnx and TVM raise for input that no check of ours refused. An AssertionError is a
+# fault of our own and stays one.
+_UNFORESEEN = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
+
+
+def convert(
+    graph: Graph,
+    reader: TensorReader,
+    registry: Registry,
+    given: Mapping[str, int | Bounds],
+    source: str,
+) -> Model:
+    """The model in Relax.
+
+    A bound that the graph implies for a dimension is often found after shapes that it would
+    simplify, so the import starts again with it, at most once for each bound.
+    """
+    implied: dict[str, tuple[int, str]] = {}
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            return _Attempt(graph, reader, registry, Symbols(given, implied)).run(source)
+        except TightenedError as found:
+            implied[found.name] = (found.upper, found.reason)
+    raise ModelError(f"{source}: the bounds of its dimensions keep changing")
+
+
+class _Attempt:
+    def __init__(
+        self, graph: Graph, reader: TensorReader, registry: Registry, symbols: Symbols
+    ) -> None:
+        self._graph = graph
+        self._reader = reader
+        self._registry = registry
+        self._symbols = symbols
+        self._context = Context(symbols, frozenset(graph.outputs))
+        self._blockers: list[str] = []
+
+    def run(self, source: str) -> Model:
+        context, graph = self._context, self._graph
+        ports = [
+            Port(item.name, item.dtype, self._input_shape(item.name, item.shape))
+            for item in graph.inputs
+        ]
+        self._symbols.check_names()
+        scope: dict[str, Value | None] = {
+            name: KnownValue(name, graph.dtypes[name], data)
+            for name, data in graph.weights.items()
+        }
+        inputs = [relax.Var(p.name, relax.TensorType(p.shape, p.dtype)) for p in ports]
+        for port, var in zip(ports, inputs, strict=True):
+            context.reserve(port.name)
+            scope[port.name] = TensorValue(
+                port.name, port.dtype, port.shape, var, source=port.name
+            )
+        with context.builder.function("main"):
+            with context.builder.dataflow():
+                self._nodes(graph.nodes, graph.opsets, scope, "")
+                if self._blockers:
+                    raise UnsupportedError(
+                        "the model uses what graphc does not compile:", tuple(self._blockers)
+                    )
+                results = [self._result(name, scope) for name in graph.outputs]
+            context.builder.emit_func_output(
+                relax.Tuple([value.var for value in results]), [*inputs, *context.param_vars]
+            )
+        mod = context.builder.get()
+        mod["main"] = mod["main"].with_attr("num_input", len(inputs))
+        return Model(
+            mod=mod,
+            params=context.params,
+            signatures={"main": self._signature(ports, results)},
+            source=source,
+            statistics={
+                "nodes": len(graph.nodes),
+                "parameters": sum(int(data.size) for data in context.params.values()),
+                "bytes": sum(int(data.nbytes) for data in context.params.values()),
+            },
+        )
+
+    def _input_shape(self, name: str, shape: Sequence[int | str | None]) -> tuple[Expr, ...]:
+        taken = {dim for item in self._graph.inputs for dim in item.shape if isinstance(dim, str)}
+        result: list[Expr] = []
+        for axis, extent in enumerate(shape):
+            if extent is None:
+                extent = f"{name}_{axis}"
+                while extent in taken:
+                    extent += "_"
+            result.append(extent if isinstance(extent, int) else self._symbols.dim(extent))
+        return tuple(result)
+
+    def _result(self, name: str, scope: Mapping[str, Value | None]) -> TensorValue:
+        value = scope[name]
+        assert value is not None, (name, "an output is missing")
+        tensor = self._context.tensor(value)
+        if isinstance(tensor.var, relax.DataflowVar):
+            var = self._context.builder.emit_output(tensor.var, name)
+            return TensorValue(name, tensor.dtype, tensor.shape, var)
+        return TensorValue(name, tensor.dtype, tensor.shape, tensor.var)
+
+    def _signature(self, ports: Sequence[Port], results: Sequence[TensorValue]) -> Signature:
+        ranges = self._context.ranges
+        return Signature(
+            inputs=tuple(Port(p.name, p.dtype, p.shape, ranges.get(p.name)) for p in ports),
+            outputs=tuple(Port(value.name, value.dtype, value.shape) for value in results),
+            dims=self._symbols.symbolic_dims(),
+            constraints=tuple(self._symbols.constraints),
+        )
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def _nodes(
+        self,
+        nodes: Sequence[NodeProto],
+        opsets: Mapping[str, int],
+        scope: dict[str, Value | None],
+        prefix: str,
+    ) -> None:
+        """Converts `nodes`, adding what they make to `scope`.
+
+        A node that turns out not to be compilable is noted and its results are left out, and so
+        are those of what reads them: all such nodes are reported together.
+        """
+        for proto in nodes:
+            if any(name and name not in scope for name in proto.input):
+                assert self._blockers, (describe(proto), "reads a value that nothing made")
+                continue
+            label = prefix + describe(proto)
+            try:
+                with np.errstate(all="ignore"):
+                    self._node(proto, opsets, scope, label, prefix)
+            except UnsupportedError as error:
+                self._blockers.append(str(error))
+            except (ModelError, TightenedError):
+                raise
+            except _UNFORESEEN as error:
+                raise ModelError(f"{label}: {_first_line(error)}") from error
+
+    def _node(
+        self,
+        proto: NodeProto,
+        opsets: Mapping[str, int],
+        scope: dict[str, Value | None],
+        label: str,
+        prefix: str,
+    ) -> None:
+        domain = domain_of(proto.domain)
+        inputs = tuple(scope[name] if name else None for name in proto.input)
+        function = self._graph.functions.get((domain, proto.op_type))
+        if function is not None:
+            self._call(own_body(function, proto), proto, inputs, scope, label)
+            return
+        version = opsets[domain]
+        operator = self._registry.find(domain, proto.op_type, version)
+        if operator is None:
+            body = standard_body(proto, version, inputs)
+            if body is None:
+                raise UnsupportedError(f"{label}: its inputs' types have no compiled form")
+            self._call(body, proto, inputs, scope, label)
+            return
+        node = Node(
+            label=label,
+            domain=domain,
+            op_type=proto.op_type,
+            version=version,
+            inputs=inputs,
+            outputs=tuple(f"{prefix}{name}" if name else "" for name in proto.output),
+            attributes=self._attributes(proto),
+        )
+        for name, value in zip(proto.output, self._values(operator, node), strict=False):
+            if name:
+                scope[name] = value
+
+    def _call(
+        self,
+        body: Body,
+        proto: NodeProto,
+        inputs: Sequence[Value | None],
+        scope: dict[str, Value | None],
+        label: str,
+    ) -> None:
+        if len(inputs) > len(body.inputs) or len(proto.output) > len(body.outputs):
+            raise ModelError(f"{label}: it has more inputs or outputs than its function")
+        missing = [None] * (len(body.inputs) - len(inputs))
+        inner: dict[str, Value | None] = dict(
+            zip(body.inputs, (*inputs, *missing), strict=True)
+        )
+        nodes = in_order(body.nodes, body.inputs)
+        self._nodes(nodes, body.opsets, inner, f"{label}: ")
+        for name, formal in zip(proto.output, body.outputs, strict=False):
+            if name and formal in inner:
+                scope[name] = inner[formal]
+            elif name and not self._blockers:
+                raise ModelError(f"{label}: its function does not make {formal!r}")
+
+    def _values(self, operator: Operator, node: Node) -> list[Value | None]:
+        folded = self._fold(operator, node)
+        if folded is not None:
+            return [folded]
+        made = operator.convert(self._context, node)
+        results = made if isinstance(made, (list, tuple)) else [made]
+        values: list[Value | None] = []
+        for index, result in enumerate(results):
+            name = node.outputs[index] if index < len(node.outputs) else ""
+            if result is None or isinstance(result, KnownValue):
+                values.append(result)
+                continue
+            if not isinstance(result, TensorValue):
+                result = self._context.emit(result, name, where=node.label)
+            values.append(self._bounded(operator, node, result))
+        return values
+
+    def _fold(self, operator: Operator, node: Node) -> KnownValue | None:
+        if operator.fold is None or len(node.outputs) != 1:
+            return None
+        arrays: list[np.ndarray | None] = []
+        size = 0
+        for value in node.inputs:
+            if isinstance(value, TensorValue):
+                return None
+            arrays.append(None if value is None else value.data)
+            size += 0 if value is None else value.data.size
+        if size > FOLD_LIMIT:
+            return None
+        result = operator.fold(self._context, node, arrays)
+        if isinstance(result, KnownValue):
+            data, dtype = result.data, result.dtype
+        elif result is None:
+            return None
+        else:
+            data, dtype = result, _dtype_of(result, node.inputs)
+        if data.size > FOLD_LIMIT:
+            return None
+        return KnownValue(node.outputs[0], dtype, settle(data, dtype))
+
+    def _bounded(self, operator: Operator, node: Node, value: TensorValue) -> TensorValue:
+        """The value with what is known of its elements."""
+        if value.dtype not in INTEGERS:
+            return value
+        first = node.inputs[0] if node.inputs else None
+        interval, source = value.interval, value.source
+        if operator.interval is not None:
+            interval = operator.interval(self._context, node)
+        if operator.moves and first is not None:
+            known = self._context.interval(first)
+            if known is not None:
+                reached = known.reached and operator.moves == "all"
+                interval = Interval(known.low, known.high, reached)
+            source = first.source if isinstance(first, TensorValue) else ""
+        if interval is value.interval and source == value.source:
+            return value
+        return TensorValue(value.name, value.dtype, value.shape, value.var, interval, source)
+
+    # -- attributes ------------------------------------------------------------------------
+
+    def _attributes(self, proto: NodeProto) -> dict[str, Any]:
+        attributes: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            if attribute.name in attributes:
+                raise ModelError(f"{describe(proto)}: attribute {attribute.name} is given twice")
+            attributes[attribute.name] = self._attribute(attribute)
+        return attributes
+
+    def _attribute(self, attribute: AttributeProto) -> Any:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return self._reader.read(value)
+        return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _dtype_of(array: np.ndarray, inputs: Sequence[Value | None]) -> str:
+    """A symbolic result has the type of the numbers that it came from."""
+    if array.dtype != object:
+        return str(array.dtype)
+    return next(value.dtype for value in inputs if value is not None and value.dtype != "bool")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[-1][:300] if text else ''}"

@@ -1,0 +1,1 @@
+"""Converters of ONNX operators, one file for each family."""

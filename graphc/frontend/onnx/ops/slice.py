@@ -1,0 +1,115 @@
+"""Slice: bounds are clamped as ONNX says, symbolically where they depend on dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from tvm.relax import op
+
+from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.symbols import same
+from graphc.frontend.onnx.table import Operator, Result, Table
+from graphc.frontend.onnx.values import Value
+from graphc.ir import Expr
+
+Cut: TypeAlias = "tuple[Expr, Expr, int]"
+"""First element, number of elements, step."""
+
+
+def _slice(context: Context, node: Node) -> Result:
+    value = node.input(0)
+    return sliced(context, value, _cuts(context, node, value.shape), node.outputs[0])
+
+
+def sliced(context: Context, value: Value, cuts: Mapping[int, Cut], name: str) -> Value:
+    """The value with each axis of `cuts` cut; itself when nothing is cut off."""
+    shape = list(value.shape)
+    axes, begins, ends, steps = [], [], [], []
+    for axis, (start, length, step) in cuts.items():
+        if step == 1 and same(start, 0) and same(length, value.shape[axis]):
+            continue
+        shape[axis] = length
+        axes.append(axis)
+        begins.append(start)
+        ends.append(context.symbols.simplify(start + length * step))
+        steps.append(step)
+    if not axes:
+        return value
+    call = op.strided_slice(
+        context.expr(value), axes, begins, ends, steps, assume_inbound=True
+    )
+    return context.emit(call, name, shape)
+
+
+def _cuts(context: Context, node: Node, shape: Sequence[Expr]) -> dict[int, Cut]:
+    """Starts, ends, axes and steps: attributes before opset 10, inputs from then on."""
+    starts: Sequence[Expr]
+    ends: Sequence[Expr]
+    if node.version < 10:
+        starts, ends = node.ints("starts"), node.ints("ends")
+        axes = node.ints("axes", tuple(range(len(starts))))
+        steps: Sequence[int] = [1] * len(starts)
+    else:
+        starts, ends = context.known_ints(node, 1), context.known_ints(node, 2)
+        given = node.optional(3)
+        axes = tuple(context.fixed_ints(node, 3)) if given else tuple(range(len(starts)))
+        steps = context.fixed_ints(node, 4) if node.optional(4) else [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.error(
+            f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, {len(steps)} steps"
+        )
+    return {
+        axis: _cut(context, node, shape[axis], start, end, step)
+        for axis, start, end, step in zip(
+            node.axes(axes, len(shape)), starts, ends, steps, strict=True
+        )
+    }
+
+
+def _cut(context: Context, node: Node, extent: Expr, start: Expr, end: Expr, step: int) -> Cut:
+    symbols = context.symbols
+    if step == 0:
+        raise node.error("a step is 0")
+    start, end = _from_front(context, node, start, extent), _from_front(context, node, end, extent)
+    if step > 0:
+        start = symbols.minimum(symbols.maximum(start, 0), extent)
+        end = symbols.minimum(symbols.maximum(end, 0), extent)
+        span = symbols.simplify(end - start)
+    else:
+        last = symbols.simplify(extent - 1)
+        start = symbols.minimum(symbols.maximum(start, 0), last)
+        end = symbols.minimum(symbols.maximum(end, -1), last)
+        span = symbols.simplify(start - end)
+    size = abs(step)
+    length = symbols.maximum(symbols.floordiv(symbols.simplify(span + (size - 1)), size), 0)
+    return start, length, step
+
+
+def _from_front(context: Context, node: Node, position: Expr, extent: Expr) -> Expr:
+    """Negative positions count from the end."""
+    if context.symbols.at_most(0, position):
+        return position
+    if context.symbols.at_most(position, -1):
+        return context.symbols.simplify(position + extent)
+    raise node.unsupported(f"whether {position} is negative depends on the inputs' dimensions")
+
+
+def _fold(
+    context: Context, node: Node, arrays: Sequence[np.ndarray | None]
+) -> np.ndarray | None:
+    data = arrays[0]
+    if data is None:
+        return None
+    for axis, (start, length, step) in _cuts(context, node, data.shape).items():
+        if not isinstance(start, int) or not isinstance(length, int):
+            return None
+        data = data.take(np.arange(start, start + length * step, step, "int64"), axis)
+    return data
+
+
+_SLICE = Operator(_slice, fold=_fold, moves="some")
+
+TABLE: Table = {("", "Slice", 1): _SLICE}

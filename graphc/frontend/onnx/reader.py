@@ -1,0 +1,140 @@
+"""ONNX file -> checked graph: protobuf, operator sets, names, types and sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google.protobuf.message
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from graphc.errors import ModelError, UnsupportedError
+from graphc.frontend.onnx import wire
+from graphc.frontend.onnx.graph import Graph, GraphInput, domain_of, in_order
+from graphc.frontend.onnx.tensors import TensorReader, map_file
+from graphc.frontend.onnx.values import DTYPES, dtype_name
+
+OLDEST_OPSET = 7
+"""Before opset 7 elementwise operators broadcast by an attribute."""
+
+
+def read(path: Path, outputs: tuple[str, ...] = ()) -> tuple[Graph, TensorReader]:
+    """Reads and checks a model; `outputs` are more values to return."""
+    file = _bytes(path)
+    parts = wire.split(memoryview(file))
+    model = ModelProto()
+    try:
+        model.ParseFromString(parts.structure)
+    except (google.protobuf.message.DecodeError, RecursionError) as error:
+        raise ModelError(f"{path}: not an ONNX model: {error}") from error
+    if not model.HasField("graph") or not model.graph.output:
+        raise ModelError(f"{path}: not an ONNX model, or one without a graph or outputs")
+    reader = TensorReader(path, file)
+    return _graph(model, parts, reader, outputs), reader
+
+
+def _bytes(path: Path) -> np.ndarray:
+    try:
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file")
+        return map_file(path, path.stat().st_size)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _graph(
+    model: ModelProto, parts: wire.Split, reader: TensorReader, extra: tuple[str, ...]
+) -> Graph:
+    graph = model.graph
+    blockers: list[str] = []
+    if graph.sparse_initializer:
+        blockers.append("the model has sparse initializers: make them dense")
+    assert len(parts.weights) == len(graph.initializer), (len(parts.weights), "extents")
+    weights: dict[str, np.ndarray] = {}
+    for tensor, extent in zip(graph.initializer, parts.weights, strict=True):
+        if not tensor.name or tensor.name in weights:
+            raise ModelError(f"initializer {tensor.name!r} has no name or is defined twice")
+        try:
+            weights[tensor.name] = reader.read(tensor, extent)
+        except UnsupportedError as error:
+            blockers.append(str(error))
+            weights[tensor.name] = np.empty(0, "uint8")
+    inputs: list[GraphInput] = []
+    for info in graph.input:
+        try:
+            if info.name not in weights:
+                inputs.append(_input(info))
+        except UnsupportedError as error:
+            blockers.append(str(error))
+            inputs.append(GraphInput(info.name, "float32", ()))
+    names = [item.name for item in inputs]
+    if len(set(names)) != len(names) or "" in names:
+        raise ModelError(f"graph inputs {names} have no name or the same name")
+    nodes = in_order(graph.node, (*weights, *names))
+    made = {name for node in nodes for name in node.output} | set(names) | set(weights)
+    wanted = [info.name for info in graph.output]
+    if len(set(wanted)) != len(wanted):
+        raise ModelError(f"graph outputs {wanted} name a value twice")
+    for name in (*wanted, *extra):
+        if name not in made or not name:
+            raise ModelError(f"graph output {name!r} is made by no node")
+    return Graph(
+        inputs=tuple(inputs),
+        outputs=tuple(dict.fromkeys((*wanted, *extra))),
+        nodes=nodes,
+        weights=weights,
+        dtypes={t.name: DTYPES.get(t.data_type, "float32") for t in graph.initializer},
+        opsets=_opsets(model),
+        functions={(domain_of(f.domain), f.name): f for f in model.functions},
+        blockers=tuple(blockers),
+    )
+
+
+def _opsets(model: ModelProto) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = domain_of(entry.domain)
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(f"operator set {domain!r} is imported in two versions")
+    version = opsets.get("")
+    if version is None:
+        if any(not domain_of(node.domain) for node in model.graph.node):
+            raise ModelError("the model does not say which ONNX operator set it uses")
+        return opsets
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= version <= newest:
+        raise UnsupportedError(
+            f"the model uses ONNX operator set {version}, graphc has {OLDEST_OPSET} to {newest}: "
+            "convert it with onnx.version_converter"
+        )
+    return opsets
+
+
+def _input(info: ValueInfoProto) -> GraphInput:
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise UnsupportedError(f"input {info.name!r} is not a tensor: only tensors are compiled")
+    tensor = info.type.tensor_type
+    if tensor.elem_type not in DTYPES:
+        kind = dtype_name(tensor.elem_type)
+        if tensor.elem_type == TensorProto.UNDEFINED:
+            raise ModelError(f"input {info.name!r} has no element type")
+        raise UnsupportedError(f"input {info.name!r}: element type {kind} is not compiled")
+    if not tensor.HasField("shape"):
+        raise UnsupportedError(
+            f"input {info.name!r} has no rank: run onnx.shape_inference or export it with a shape"
+        )
+    shape: list[int | str | None] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value"):
+            if not 0 < dim.dim_value < 2**40:
+                raise ModelError(
+                    f"input {info.name!r}: axis {axis} has length {dim.dim_value}: "
+                    "give a positive number or a name"
+                )
+            shape.append(dim.dim_value)
+        else:
+            shape.append(dim.dim_param or None)
+    if len(shape) > 16:
+        raise ModelError(f"input {info.name!r} has {len(shape)} dimensions: at most 16 are compiled")
+    return GraphInput(info.name, DTYPES[tensor.elem_type], tuple(shape))

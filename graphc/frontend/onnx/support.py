@@ -1,0 +1,86 @@
+"""Lists everything in a graph that graphc does not compile, before anything is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+from onnx import AttributeProto, NodeProto
+
+from graphc.errors import ModelError
+from graphc.frontend.onnx.functions import Body, own_body, standard_body
+from graphc.frontend.onnx.graph import Graph, describe, domain_of
+from graphc.frontend.onnx.table import Registry
+
+MAX_DEPTH = 16
+"""Functions in functions; also what stops a function that calls itself."""
+
+MAX_NODES = 200_000
+"""Nodes after functions are expanded; the largest real exports have some 50,000."""
+
+
+def blockers(graph: Graph, registry: Registry) -> tuple[str, ...]:
+    """One line for each node that cannot be compiled, with its operator, version and remedy."""
+    scan = _Scan(graph, registry)
+    return tuple(dict.fromkeys((*graph.blockers, *scan.nodes(graph.nodes, graph.opsets, 0))))
+
+
+class _Scan:
+    def __init__(self, graph: Graph, registry: Registry) -> None:
+        self._graph = graph
+        self._registry = registry
+        self._count = 0
+
+    def nodes(
+        self, nodes: Sequence[NodeProto], opsets: Mapping[str, int], depth: int
+    ) -> Iterator[str]:
+        for node in nodes:
+            self._count += 1
+            if self._count > MAX_NODES:
+                raise ModelError(f"the model has more than {MAX_NODES} nodes in its functions")
+            yield from self._node(node, opsets, depth)
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.GRAPH and depth < MAX_DEPTH:
+                    yield from self.nodes(attribute.g.node, opsets, depth + 1)
+
+    def _node(self, node: NodeProto, opsets: Mapping[str, int], depth: int) -> Iterator[str]:
+        domain = domain_of(node.domain)
+        version = opsets.get(domain)
+        function = self._graph.functions.get((domain, node.op_type))
+        if function is not None:
+            if depth >= MAX_DEPTH:
+                raise ModelError(
+                    f"function {node.op_type} calls itself or is nested deeper than {MAX_DEPTH}"
+                )
+            yield from self._body(own_body(function, node), depth)
+        elif version is None:
+            yield (
+                f"{describe(node)}: the model does not say which version of domain {domain!r} it "
+                "uses: add it to opset_import"
+            )
+        elif self._registry.find(domain, node.op_type, version) is None:
+            body = standard_body(node, version, None) if depth < MAX_DEPTH else None
+            if body is None:
+                yield _reason(node, domain, version, self._registry)
+            else:
+                inner = list(self._body(body, depth))
+                if inner:
+                    yield f"{_reason(node, domain, version, self._registry)} (its body: {inner[0]})"
+
+    def _body(self, body: Body, depth: int) -> Iterator[str]:
+        return self.nodes(body.nodes, body.opsets, depth + 1)
+
+
+def _reason(node: NodeProto, domain: str, version: int, registry: Registry) -> str:
+    full = f"{domain}::{node.op_type}" if domain else node.op_type
+    place = f"{describe(node)}: {full}, operator set {version} of {domain or 'ai.onnx'}"
+    versions = registry.versions(domain, node.op_type)
+    if versions:
+        return f"{place}: compiled from version {versions[0]}: use onnx.version_converter"
+    if domain == "" and not onnx.defs.has(node.op_type, version, ""):
+        if onnx.defs.has(node.op_type):
+            return f"{place}: not in this version: use onnx.version_converter"
+        return f"{place}: no such operator in ONNX"
+    if domain == "":
+        return f"{place}: not compiled yet: export without it or rewrite it with other operators"
+    return f"{place}: not compiled: export without it, or define it as a function in the model"

@@ -1,0 +1,71 @@
+"""What an artifact or a model file is made of, as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from graphc import artifact
+from graphc.errors import ModelError
+
+
+def artifact_record(directory: Path) -> dict[str, object]:
+    """The manifest, with kernels counted by template and without the weights' single entries."""
+    manifest = artifact.read_manifest(directory)
+    templates = Counter(kernel.template or "none" for kernel in manifest.kernels)
+    return {
+        "format_version": manifest.format_version,
+        "graphc_version": manifest.graphc_version,
+        "tvm_version": manifest.tvm_version,
+        "source": manifest.source,
+        "target": asdict(manifest.target),
+        "functions": [asdict(function) for function in manifest.functions],
+        "weights": {"tensors": len(manifest.weights.entries), "bytes": manifest.weights.size},
+        "kernels": {"count": len(manifest.kernels), "by_template": dict(templates.most_common())},
+        "files": [asdict(file) for file in manifest.files],
+        "numerics": manifest.numerics,
+    }
+
+
+def model_record(path: Path) -> dict[str, object]:
+    """Inputs, outputs, operators and weights of an ONNX file."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except DecodeError as error:
+        raise ModelError(f"{path}: not an ONNX file, or a damaged one: {error}") from error
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    sizes = (int(np.prod(tensor.dims, dtype=object)) for tensor in graph.initializer)
+    operators = Counter(".".join(filter(None, (n.domain, n.op_type))) for n in graph.node)
+    return {
+        "ir_version": model.ir_version,
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        "inputs": _ports(value for value in graph.input if value.name not in weights),
+        "outputs": _ports(graph.output),
+        "weights": {"tensors": len(weights), "elements": sum(sizes)},
+        "nodes": len(graph.node),
+        "operators": dict(operators.most_common()),
+    }
+
+
+def _ports(values: Iterable[object]) -> list[dict[str, object]]:
+    import onnx
+
+    ports: list[dict[str, object]] = []
+    for value in values:
+        assert isinstance(value, onnx.ValueInfoProto), value
+        tensor = value.type.tensor_type
+        shape = [dim.dim_param or dim.dim_value for dim in tensor.shape.dim]
+        kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        ports.append({"name": value.name, "dtype": kind, "shape": shape})
+    return ports

@@ -1,0 +1,77 @@
+"""What crosses the borders between stages: a Relax module, its weights and its signature.
+
+Inside a stage everything is TVM's Relax. The Relax function takes the inputs first and then every
+weight as a parameter (`attrs["num_input"]` inputs); the weights' values stay outside, in
+`Model.params`, memory-mapped until a pass rewrites them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from tvm import ir, tirx
+
+Expr: TypeAlias = "int | tirx.PrimExpr"
+"""A dimension: a number or an expression over the symbolic dimensions of the inputs."""
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dimension and the values that it may take, both ends included."""
+
+    name: str
+    lower: int = 1
+    upper: int | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a function.
+
+    `value_range` is [low, high] for integer inputs that index a table, as far as it is known.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    value_range: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`left == right` over dimensions, assumed by the importer and checked at run time.
+
+    `reason` completes the sentence "this model needs left == right: ...", naming the node.
+    """
+
+    left: Expr
+    right: Expr
+    reason: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs, outputs and what is known of the symbolic dimensions of one function."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    dims: tuple[Dim, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer on its way through the passes.
+
+    `params[name]` is the value of the weight whose Relax variable has that name hint.
+    `signatures` has one entry for each Relax function that the artifact will export.
+    """
+
+    mod: ir.IRModule
+    params: Mapping[str, np.ndarray]
+    signatures: Mapping[str, Signature]
+    source: str = ""
+    statistics: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""ONNX Runtime as the reference: one model, optionally with inner values as further outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from graphc.errors import ModelError
+
+# What ONNX Runtime raises; its classes share no base below Exception.
+_FAULTS: Final[tuple[type[Exception], ...]] = (
+    RuntimeError,
+    ValueError,
+    *(
+        kind
+        for kind in vars(ort_errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+)
+
+
+class Refused(ModelError):
+    """ONNX Runtime does not run this model, or not with these inputs."""
+
+
+class Reference:
+    """A session; `observe` names inner values that `run` returns too."""
+
+    def __init__(self, path: Path, threads: int, observe: Sequence[str] = ()) -> None:
+        self.path = path
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(
+                _observed(path, observe, options) if observe else str(path),
+                options,
+                providers=["CPUExecutionProvider"],
+            )
+        except _FAULTS as error:
+            raise Refused(f"{path}: onnxruntime cannot load it: {_brief(error)}") from error
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs, in order, the observed ones last."""
+        return [output.name for output in self._session.get_outputs()]
+
+    @property
+    def types(self) -> dict[str, str]:
+        """ONNX Runtime's type of each output, such as `tensor(float)`."""
+        return {output.name: output.type for output in self._session.get_outputs()}
+
+    def run(
+        self, feeds: Mapping[str, npt.NDArray[np.generic]]
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        """All outputs by name."""
+        try:
+            values = self._session.run(None, dict(feeds))
+        except _FAULTS as error:
+            raise Refused(f"{self.path}: onnxruntime cannot run it: {_brief(error)}") from error
+        return dict(zip(self.outputs, (np.asarray(v) for v in values), strict=True))
+
+
+def _observed(path: Path, names: Sequence[str], options: Any) -> bytes:  # noqa: ANN401
+    """The model's bytes with more outputs; onnxruntime infers their types."""
+    model = onnx.load(str(path), load_external_data=False)
+    known = {output.name for output in model.graph.output}
+    for name in names:
+        if name not in known:
+            model.graph.output.add().name = name
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(path.parent)
+    )
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+def _brief(error: Exception) -> str:
+    """The first line of a message that may run over many."""
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

@@ -1,0 +1,129 @@
+/* program.h: the static tables and functions that a generated host.c hands to the runtime. */
+#ifndef GRAPHC_PROGRAM_H_
+#define GRAPHC_PROGRAM_H_
+
+#include "graphc.h"
+
+/* TVM's calling convention: a tagged value, and the packed entry of a compiled kernel. */
+typedef struct {
+  int32_t type; /* GC_VALUE_INT or GC_VALUE_TENSOR */
+  uint32_t padding;
+  union {
+    int64_t integer;
+    DLTensor *tensor;
+  } as;
+} gc_value;
+enum { GC_VALUE_INT = 1, GC_VALUE_TENSOR = 7 };
+typedef int (*gc_kernel)(void *self, gc_value *args, int32_t n_args, gc_value *result);
+
+typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA } gc_storage;
+
+/* A typed view of input, output, weight or arena buffer number `index`. Several tensors of one
+ * shape share the place in gc_frame.shapes where it is computed. */
+typedef struct {
+  const char *name;
+  gc_storage storage;
+  int32_t index;
+  DLDataType dtype;
+  int32_t ndim;
+  int32_t shape;
+} gc_tensor_plan;
+
+/* A piece of the arena, live from step `first` to step `last`, both included. */
+typedef struct {
+  int32_t first, last;
+} gc_buffer_plan;
+
+typedef struct gc_frame gc_frame;
+
+/* One exported function. */
+typedef struct {
+  gc_function info;
+  const int32_t *input_symbols; /* per input, per dimension: number of the symbol it is, or -1 */
+  const int32_t *input_shapes;  /* per input: its place in gc_frame.shapes */
+  const int32_t *output_shapes;
+  int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args;
+  const gc_tensor_plan *tensors;
+  const gc_buffer_plan *buffers;
+  const int32_t *args;         /* kernels' arguments: a tensor's number t, or ~s for scalar s */
+  const int32_t *weights;      /* the function's weight number -> the program's */
+  int (*bind)(gc_frame *f);    /* dims -> shapes and scalars; checks the constraints */
+  int (*run)(gc_frame *f);     /* the steps, in order */
+} gc_function_plan;
+
+typedef struct {
+  const char *name;
+  uint64_t offset, bytes;
+  uint64_t checksum;
+  int32_t is_index; /* an integer table that kernels may index with: always checked */
+} gc_weight;
+
+typedef struct {
+  uint64_t weights_bytes;      /* size of weights.bin */
+  uint8_t weights_digest[32];  /* SHA-256 of its table */
+  int32_t n_weights, n_functions, n_features;
+  const gc_weight *weights;
+  const gc_function_plan *functions;
+  const char *const *features; /* CPU features that the kernels need, by LLVM's names */
+} gc_program;
+
+extern const gc_program gc_the_program;
+
+/* What one function has in one context. The generated code sees these fields only. */
+struct gc_frame {
+  const gc_function_plan *plan;
+  gc_context *context;
+  int64_t *dims;    /* [n_dims] given by the inputs */
+  int64_t *shapes;  /* [n_shapes] */
+  int64_t *scalars; /* [n_scalars] */
+  DLTensor *tensors;
+  gc_value *args;
+  int overflow; /* set by the arithmetic below */
+  gc_error *error;
+};
+
+/* Steps; each returns 0, or fills f->error and returns its code. */
+int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args);
+int gc_step_check(gc_frame *f, int32_t tensor, int64_t low, int64_t high, const char *where);
+int gc_step_copy(gc_frame *f, int32_t source, int32_t target);
+
+/* Fails unless left == right; `text` spells the equation and `reason` says why it is needed. */
+int gc_require(gc_frame *f, int64_t left, int64_t right, const char *text, const char *reason);
+
+/* Arithmetic over dimensions, which come from the caller: it must not overflow unseen. */
+static inline int64_t gc_add(gc_frame *f, int64_t a, int64_t b) {
+  int64_t r;
+  f->overflow |= __builtin_add_overflow(a, b, &r);
+  return r;
+}
+static inline int64_t gc_sub(gc_frame *f, int64_t a, int64_t b) {
+  int64_t r;
+  f->overflow |= __builtin_sub_overflow(a, b, &r);
+  return r;
+}
+static inline int64_t gc_mul(gc_frame *f, int64_t a, int64_t b) {
+  int64_t r;
+  f->overflow |= __builtin_mul_overflow(a, b, &r);
+  return r;
+}
+static inline int64_t gc_truncdiv(gc_frame *f, int64_t a, int64_t b) {
+  if (b == 0 || (b == -1 && a == INT64_MIN)) {
+    f->overflow = 1;
+    return 0;
+  }
+  return a / b;
+}
+static inline int64_t gc_truncmod(gc_frame *f, int64_t a, int64_t b) {
+  return gc_sub(f, a, gc_mul(f, gc_truncdiv(f, a, b), b));
+}
+static inline int64_t gc_floordiv(gc_frame *f, int64_t a, int64_t b) {
+  int64_t q = gc_truncdiv(f, a, b);
+  return q - (b != 0 && !f->overflow && a % b != 0 && (a < 0) != (b < 0));
+}
+static inline int64_t gc_floormod(gc_frame *f, int64_t a, int64_t b) {
+  return gc_sub(f, a, gc_mul(f, gc_floordiv(f, a, b), b));
+}
+static inline int64_t gc_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t gc_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif

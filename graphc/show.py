@@ -1,0 +1,172 @@
+"""What the command line prints: tables, trees, JSON and the progress of a compile."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphc.testing import Array
+
+if TYPE_CHECKING:
+    from graphc.bench import Result
+    from graphc.compiler import Artifact
+    from graphc.ir import Signature
+    from graphc.verify import Report
+
+
+class Progress:
+    """Stages of long work on standard error: a moving line on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._moving = sys.stderr.isatty()
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __call__(self, stage: str) -> None:
+        seconds = time.perf_counter() - self._start
+        if self._moving:
+            print(f"\r\x1b[K{seconds:5.1f} s  {stage} ...", end="", file=sys.stderr, flush=True)
+        else:
+            print(f"{seconds:5.1f} s  {stage}", file=sys.stderr, flush=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._moving:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def as_json(record: object) -> str:
+    return json.dumps(record, indent=2, sort_keys=False, allow_nan=False)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Left-aligned columns; the first row is the head."""
+    listed = [list(row) for row in rows]
+    widths = [max(len(row[k]) for row in listed) for k in range(len(listed[0]))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in listed)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def tree(record: Mapping[str, Any], indent: str = "") -> str:
+    """Nested plain data as indented lines; short lists on one line."""
+    lines = []
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            lines.append(f"{indent}{key}:\n{tree(value, indent + '  ')}")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            inner = "\n".join(f"{indent}  {_flat(item)}" for item in value)
+            lines.append(f"{indent}{key}:\n{inner}")
+        else:
+            lines.append(f"{indent}{key}: {_flat(value)}")
+    return "\n".join(lines)
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "  ".join(f"{k}={_flat(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return ", ".join(_flat(item) for item in value) if value else "none"
+    return "none" if value is None else str(value)
+
+
+def checked(signature: Signature) -> str:
+    rows = [("", "name", "dtype", "shape")]
+    for kind, ports in (("input", signature.inputs), ("output", signature.outputs)):
+        rows += [(kind, p.name, p.dtype, ", ".join(map(str, p.shape))) for p in ports]
+    return table(rows) + "\nok: every operator is supported"
+
+
+def compiled_record(artifact: Artifact) -> dict[str, object]:
+    return {
+        "path": str(artifact.path),
+        "cached": artifact.cached,
+        "target": artifact.manifest.target.name,
+        "kernels": len(artifact.manifest.kernels),
+        "weights_bytes": artifact.manifest.weights.size,
+        "numerics": artifact.manifest.numerics,
+    }
+
+
+def compiled(artifact: Artifact) -> str:
+    manifest = artifact.manifest
+    numerics = manifest.numerics
+    if numerics is None:
+        verified = "not verified"
+    else:
+        worst = max(o["max_abs"] for case in numerics["cases"] for o in case["outputs"])
+        verified = f"verified on {len(numerics['cases'])} shapes, max abs error {worst:.0e}"
+    how = "from the cache" if artifact.cached else f"{len(manifest.kernels)} kernels"
+    size = manifest.weights.size / 1e6
+    return f"{artifact.path}: {how}, {size:.1f} MB of weights, {verified}"
+
+
+def arrays_record(arrays: Mapping[str, Array]) -> dict[str, dict[str, object]]:
+    return {name: _array_record(array) for name, array in arrays.items()}
+
+
+def _array_record(array: Array) -> dict[str, object]:
+    values = np.asarray(array).astype(np.float64)
+    finite = values[np.isfinite(values)]
+    summary = (
+        {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
+    )
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        **{key: float(f"{value:.7g}") for key, value in summary.items()},
+        "not_finite": int(values.size - finite.size),
+    }
+
+
+def arrays_rows(records: Mapping[str, Mapping[str, object]]) -> list[tuple[str, ...]]:
+    rows = [("output", "dtype", "shape", "min", "mean", "max", "not finite")]
+    for name, r in records.items():
+        shape = "x".join(str(n) for n in r["shape"]) or "scalar"  # type: ignore[attr-defined]
+        low, mean, high = (str(r.get(key, "-")) for key in ("min", "mean", "max"))
+        rows.append((name, str(r["dtype"]), shape, low, mean, high, str(r["not_finite"])))
+    return rows
+
+
+def report_rows(report: Report) -> list[tuple[str, ...]]:
+    rows = [("dims", "output", "max abs", "max rel", "cosine", "worst", "allowed", "")]
+    for case in report.cases:
+        dims = " ".join(f"{name}={value}" for name, value in case.dims.items()) or "fixed"
+        for o in case.outputs:
+            figures = (f"{o.max_abs:.2e}", f"{o.max_rel:.2e}", f"{o.cosine:.8f}", f"{o.worst:.2e}")
+            rows.append((dims, o.name, *figures, f"{o.limit:.0e}", "ok" if o.passed else "WRONG"))
+    return rows
+
+
+def bench(result: Result) -> str:
+    rows = [("runtime", "median ms", "p10 ms", "p90 ms", "GFLOP/s", "share of peak")]
+    for side in result.sides:
+        times = (f"{1e3 * t:.3f}" for t in (side.median, side.low, side.high))
+        share = result.share(side)
+        if share is None:
+            rows.append((side.name, *times, "-", "-"))
+        else:
+            rate = share * result.peak_gflops
+            rows.append((side.name, *times, f"{rate:.1f}", f"{100 * share:.1f} %"))
+    dims = " ".join(f"{name}={value}" for name, value in result.dims.items()) or "fixed shapes"
+    work = "" if result.flops is None else f", {result.flops / 1e9:.2f} GFLOP per run"
+    text = (
+        f"{dims}, {result.threads} threads{work}; this machine: "
+        f"f32 FMA peak {result.peak_gflops:.0f} GFLOP/s, read {result.read_gbs:.1f} GB/s\n"
+        f"{table(rows)}"
+    )
+    if len(result.sides) == 2:
+        ours, theirs = result.sides
+        text += f"\n{ours.name} takes {ours.median / theirs.median:.2f} of {theirs.name}'s time"
+    return text

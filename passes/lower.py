@@ -1,0 +1,131 @@
+"""Relax operators -> calls of TIR functions, fused, in a straight line.
+
+    composite calls   ----->  the first operator template that accepts them, else their body inlined
+    other operators   ----->  TVM's legalisation to TE, then FuseOps / FuseTIR around it
+
+Reshapes stay reshapes: the planner makes them views. After this every binding is a `call_tir`, a
+reshape, a match_cast or an index check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, GlobalVar
+
+from graphc.codegen.templates import lookup
+from graphc.ir import Model
+from graphc.targets.target import Target
+
+OPAQUE = 8  # TVM's OpPatternKind kOpaque: a kernel that nothing is fused with
+
+# Operators that only change the shape: one of them (reshape) is left for the planner.
+_RESHAPES = {"relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.reshape"}
+
+
+def lower(model: Model, target: Target) -> Model:
+    """The model as TIR kernels and the calls of them."""
+    mod = _LowerOperators(model.mod, target).run()
+    passes = [
+        relax.transform.LegalizeOps(skip_ops=["relax.reshape"], enable_warning=False),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.DeadCodeElimination(list(model.signatures)),
+        relax.transform.FuseOps(fuse_opt_level=2),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(list(model.signatures)),
+    ]
+    with tvm.target.Target(target.tvm_dict()):
+        mod = tvm.transform.Sequential(passes)(mod)
+    params = dict(model.params)
+    for name in model.signatures:
+        mod = _LiftConstants(mod, params).run(name)
+    return replace(model, mod=mod, params=params)
+
+
+@relax.expr_functor.mutator
+class _LiftConstants(relax.PyExprMutator):
+    """Makes a weight of every constant that a kernel still takes as an argument."""
+
+    def __init__(self, mod: tvm.IRModule, params: dict[str, np.ndarray]) -> None:
+        super().__init__(mod)
+        self.mod, self.params = mod, params
+        self.lifted: dict[bytes, relax.Var] = {}
+
+    def run(self, name: str) -> tvm.IRModule:
+        gvar = self.mod.get_global_var(name)
+        function = self.visit_expr(self.mod[gvar])
+        params = [*function.params, *self.lifted.values()]
+        function = relax.Function(
+            params, function.body, function.ret_ty, function.is_pure, function.attrs
+        )
+        self.builder_.update_func(gvar, function)
+        return self.builder_.get()
+
+    def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:  # noqa: N802 (TVM's name)
+        value = np.asarray(constant.value.numpy())
+        key = str((value.dtype, value.shape)).encode() + value.tobytes()
+        if key not in self.lifted:
+            name = f"constant{sum(n.startswith('constant') for n in self.params)}"
+            while name in self.params:
+                name += "_"
+            self.params[name] = value
+            self.lifted[key] = relax.Var(name, constant.ty)
+        return self.lifted[key]
+
+
+@relax.expr_functor.mutator
+class _LowerOperators(relax.PyExprMutator):
+    """Replaces what an operator template accepts, inlines the other composites."""
+
+    def __init__(self, mod: tvm.IRModule, target: Target) -> None:
+        super().__init__(mod)
+        self.mod, self.target = mod, target
+
+    def run(self) -> tvm.IRModule:
+        for gvar, function in self.mod.functions.items():
+            if isinstance(function, relax.Function) and not _is_composite(function):
+                self.builder_.update_func(gvar, self.visit_expr(function))
+        return self.builder_.get()
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:  # noqa: N802 (TVM's name)
+        call = self.visit_expr_post_order(call)
+        callee = call.op
+        if isinstance(callee, GlobalVar):
+            callee = self.mod[callee]
+            if not (isinstance(callee, relax.Function) and _is_composite(callee)):
+                return call
+            name, attrs = str(callee.attrs["Composite"]), callee.attrs
+        else:
+            name, attrs = getattr(callee, "name", ""), call.attrs
+        if name in _RESHAPES:
+            return relax.op.reshape(call.args[0], call.ty.shape)
+        kernel = lookup(name, list(call.args), attrs, call.ty, self.target)
+        if kernel is not None:
+            function = kernel.with_attr("op_pattern", OPAQUE)
+            gvar = self.builder_.add_func(function, name.rpartition(".")[2])
+            return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], call.ty)
+        if isinstance(callee, relax.Function):
+            return self._inline(callee, call)
+        return call
+
+    def _inline(self, callee: relax.Function, call: relax.Call) -> relax.Expr:
+        callee = relax.utils.copy_with_new_vars(callee)
+        for param, argument in zip(callee.params, call.args, strict=True):
+            self.set_var_remap(param, argument)
+        assert isinstance(callee.body, relax.SeqExpr)
+        for block in callee.body.blocks:
+            for binding in block.bindings:
+                self.visit_binding(binding)
+        return self.visit_expr(callee.body.body)
+
+
+def _is_composite(function: Any) -> bool:
+    return function.attrs is not None and "Composite" in function.attrs
+
+
+def _is_tensor(argument: Any) -> bool:
+    return isinstance(argument.ty, relax.TensorType)
