@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -43,19 +44,20 @@ LOWERING = (
 )
 
 
-def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
-    """The object file with one entry `__tvm_ffi_<name>` for each function.
-
-    The same functions give the same bytes, whatever order they come in.
-    """
+def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
+    """TVM's module of one entry `__tvm_ffi_<name>` for each function."""
     tvm_target = tvm.target.Target(target.tvm_dict())
     symbols = {name: functions[name].with_attr("global_symbol", name) for name in sorted(functions)}
     mod = tvm.IRModule(symbols)
     mod = tirx.transform.BindTarget(tvm_target.with_host(tvm_target))(mod)
     for lowering in LOWERING:
         mod = lowering()(mod)
-    library = tvm.get_global_func("target.build.llvm")(mod, tvm_target)
+    return tvm.get_global_func("target.build.llvm")(mod, tvm_target)
+
+
+def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
+    """The native object file with these functions; the same functions give the same bytes."""
     with tempfile.TemporaryDirectory(prefix="graphc-") as directory:
         path = Path(directory) / "kernels.o"
-        library.write_to_file(str(path), "o")
+        build_module(functions, target).write_to_file(str(path), "o")
         return path.read_bytes()
