@@ -98,7 +98,7 @@ def bind(value: Any) -> Any:
     It is a local buffer of one element, not a let: TVM's simplifier writes lets out wherever they
     are used, and index expressions grow until lowering takes minutes. LLVM keeps it in a register.
     """
-    scalar = T.alloc_buffer([const(1)], str(value.ty), scope="local")
+    scalar = local([1], str(value.ty))
     T.buffer_store(scalar, vectorisable(value), [const(0)])
     return tirx.BufferLoad(scalar, [const(0)])
 
@@ -124,8 +124,25 @@ def otherwise() -> Any:
 
 
 def local(shape: Sequence[int], dtype: str = "float32") -> Any:
-    """A small buffer that LLVM keeps in registers when its indices are constant."""
-    return T.alloc_buffer([const(n) for n in shape], dtype, scope="local")
+    """A small buffer on the stack, in registers when its indices are constant.
+
+    TVM puts a buffer of scope "local", or of more than 1 KiB, into the workspace instead: larger
+    register blocks are a list of buffers, one for each row (`tile`).
+    """
+    return T.alloc_buffer([const(n) for n in shape], dtype, scope="global")
+
+
+def tile(rows: int, columns: int) -> list[Any]:
+    """Accumulators: one local buffer of `columns` floats for each row."""
+    return [local([columns]) for _ in range(rows)]
+
+
+def over_tile(rows: int, vectors: int, lanes: int) -> Iterator[tuple[int, Any]]:
+    """Loops over a tile, rows and vectors written out: yields (row, column)."""
+    for i in range(rows):
+        for v in range(vectors):
+            with vector(lanes) as lane:
+                yield i, const(v * lanes) + lane
 
 
 def workspace(shape: Sequence[Any], dtype: str = "float32") -> Any:

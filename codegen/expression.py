@@ -51,7 +51,7 @@ def c_text(expr: Expr, names: Mapping[str, str]) -> str:
 
     Sums, products and quotients go through the runtime's checked helpers.
     """
-    if isinstance(expr, int) or isinstance(expr, tirx.IntImm):
+    if isinstance(expr, int | tirx.IntImm):
         return _c_number(int(expr))
     if isinstance(expr, tirx.Var):
         assert expr.name in names, f"dimension {expr.name!r} is bound by no input"

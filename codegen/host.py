@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from graphc.artifact import RUNTIME
@@ -57,7 +56,10 @@ def print_program(
     numbers = {entry.name: number for number, entry in enumerate(weights.entries)}
     functions = [_Function(f"f{i}", plan, numbers) for i, plan in enumerate(plans)]
     kernels = sorted({s.name for plan in plans for s in plan.steps if isinstance(s, Kernel)})
-    lines = ["/* Written by graphc: the static plan of a compiled model. */", '#include "program.h"']
+    lines = [
+        "/* Written by graphc: the static plan of a compiled model. */",
+        '#include "program.h"',
+    ]
     lines += ["", *(_declaration(name) for name in kernels)]
     for function in functions:
         lines += ["", *function.lines()]
@@ -118,25 +120,23 @@ class _Function:
         """Everything of the function but its row in the table of functions."""
         signature, p = self.plan.signature, self.prefix
         lines = [f"/* {_comment(self.plan.name)} */"]
-        dims = [
-            f"{{{_quote(d.name)}, {d.lower}, {_number(d.upper)}}}" for d in signature.dims
-        ]
+        dims = [f"{{{_quote(d.name)}, {d.lower}, {_number(d.upper)}}}" for d in signature.dims]
         lines += _table("gc_dim", f"{p}_dims", dims)
         for kind, ports in (("inputs", signature.inputs), ("outputs", signature.outputs)):
             lines += self._ports(kind, ports)
         order = {dim.name: i for i, dim in enumerate(signature.dims)}
         symbols = [order.get(text(d), -1) for port in signature.inputs for d in port.shape]
         lines += _numbers(f"{p}_input_symbols", symbols)
-        lines += _numbers(f"{p}_input_shapes", [self._shape(port.shape) for port in signature.inputs])
+        lines += _numbers(
+            f"{p}_input_shapes", [self._shape(port.shape) for port in signature.inputs]
+        )
         lines += _numbers(
             f"{p}_output_shapes", [self._shape(port.shape) for port in signature.outputs]
         )
         lines += _table("gc_tensor_plan", f"{p}_tensors", self._tensor_rows())
         buffers = [f"{{{buffer.first}, {buffer.last}}}" for buffer in self.plan.buffers]
         lines += _table("gc_buffer_plan", f"{p}_buffers", buffers)
-        lines += _numbers(
-            f"{p}_weights", [self.weight_numbers[name] for name in self.plan.weights]
-        )
+        lines += _numbers(f"{p}_weights", [self.weight_numbers[name] for name in self.plan.weights])
         run = [self._step(number, step) for number, step in enumerate(self.plan.steps)]
         lines += _table("int32_t", f"{p}_args", self.args)
         lines += ["", *self._bind()]
@@ -237,7 +237,10 @@ class _Function:
             )
             writes = ", ".join(self._tensor_text(arg) for arg in step.writes)
             title = f"{writes} = {step.name}({reads})"
-            call = f'gc_step_kernel(f, "{step.name}", __tvm_ffi_{step.name}, {first}, {len(step.args)})'
+            call = (
+                f'gc_step_kernel(f, "{step.name}", __tvm_ffi_{step.name}, '
+                f"{first}, {len(step.args)})"
+            )
         elif isinstance(step, CheckIndices):
             bounds = [f"f->scalars[{self._scalar(bound)}]" for bound in (step.low, step.high)]
             title = f"{text(step.low)} <= {self._tensor_text(step.tensor)} <= {text(step.high)}"

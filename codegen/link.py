@@ -25,7 +25,7 @@ from typing import Final
 from graphc import env
 from graphc.artifact import LIBRARY, RUNNER, RUNTIME
 from graphc.codegen import elf
-from graphc.errors import ToolError
+from graphc.errors import ConfigError, ToolError
 
 DEFAULT_TRIPLE: Final = "x86_64-linux-gnu.2.34"
 """From glibc 2.34 on, threads are part of libc: the library needs libc and libm only."""
@@ -42,7 +42,11 @@ _LIBRARY_LINK: Final = (
     "-Wl,-z,relro",
     "-Wl,-z,now",
 )
-_RUNNER_LINK: Final = ("-static", "-s", "-Wl,--build-id=none", "-Wl,--gc-sections")
+_RUNNER_LINK: Final = ("-static", "-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-sections")
+# Without the compiler's own support library, which kernels hardly ever use and which zig would
+# spend five seconds on; when the link shows that they do, it is linked after all.
+_LEAN: Final = ("-nostdlib", "-lc")
+_FULL: Final = ("-O2",)
 _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
 _RUNNER_SOURCES: Final = frozenset({"main.c", "npy.c"})
 _TIMEOUT_SECONDS: Final = 600
@@ -65,6 +69,7 @@ class _Toolchain:
     static: tuple[str, ...]
     identity: str
     environment: Mapping[str, str]
+    is_zig: bool
 
 
 def build(
@@ -94,6 +99,30 @@ def shared_library(source: Path, output: Path, options: Sequence[str]) -> None:
         command = [*tools.shared, *options, "-fPIC", "-shared", source.name, "-lpthread"]
         _call(tools, [*command, "-o", "out.so"], work)
         shutil.copyfile(work / "out.so", output)
+
+
+def prepare(triple: str = DEFAULT_TRIPLE) -> None:
+    """Do all work that does not depend on a model: the runtime's objects and zig's C libraries.
+
+    The first call on a machine takes half a minute of CPU time with zig; later ones return at
+    once. Run it when installing (`python -m graphc.codegen.link`) or beside other stages.
+    """
+    tools = _toolchain(triple)
+    place = cache_directory() / "runtime"
+    try:
+        with tempfile.TemporaryDirectory(prefix="graphc-link-") as name:
+            work = Path(name)
+            objects = _runtime_objects(tools, tools.static, False)
+            done = place / f"{objects.name}-linked"
+            _runtime_objects(tools, tools.shared, True)
+            if done.exists():
+                return
+            (work / "probe.c").write_text("int main(void) { return 0; }\n", encoding="ascii")
+            command = [*tools.static, *_RUNNER_LINK, "-o", "probe", "probe.c", "-lm", "-lpthread"]
+            _call(tools, command, work)
+            done.touch()
+    except OSError as error:
+        raise ToolError(f"cannot write {error.filename or place}: {error.strerror}") from error
 
 
 def compiler_identity(triple: str = DEFAULT_TRIPLE) -> str:
@@ -148,7 +177,7 @@ def _build(
         ):
             inputs = ["host.o", *_copy_objects(objects[is_library], work), *names]
             arguments = [*command, *options, "-o", target, *inputs, "-lm", "-lpthread"]
-            jobs.append(pool.submit(_call, tools, arguments, work))
+            jobs.append(pool.submit(_link, tools, arguments, is_library, work))
         for job in jobs:
             job.result()
     for name in (LIBRARY, RUNNER):
@@ -156,6 +185,18 @@ def _build(
         shutil.copyfile(work / name, output / name)
         (output / name).chmod(0o755)
     return LinkedFiles(output / LIBRARY, output / RUNNER)
+
+
+def _link(tools: _Toolchain, arguments: Sequence[str], is_library: bool, work: Path) -> None:
+    if is_library and tools.is_zig:
+        try:
+            _call(tools, [*arguments, *_LEAN], work)
+        except ToolError as error:
+            if "undefined symbol" not in str(error):
+                raise
+        else:
+            return
+    _call(tools, [*arguments, *_FULL], work)
 
 
 def _copy_objects(objects: Path, work: Path) -> list[str]:
@@ -170,15 +211,29 @@ def _toolchain(triple: str) -> _Toolchain:
     cc = env.cc()
     if cc is not None:
         command = tuple(shlex.split(cc))
-        return _Toolchain(command, command, _version(command), {})
+        return _Toolchain(command, command, _version(command), {}, is_zig=False)
     zig = _zig()
-    cache = cache_directory() / "zig"
+    cache = _zig_cache()
     return _Toolchain(
         shared=(zig, "cc", "-target", triple, "-fno-sanitize=all"),
         static=(zig, "cc", "-target", f"{machine}-linux-musl", "-fno-sanitize=all"),
         identity=f"ziglang {importlib.metadata.version('ziglang')}",
         environment={"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)},
+        is_zig=True,
     )
+
+
+def _zig_cache() -> Path:
+    """Where zig keeps the C libraries that it builds, half a minute's work once per machine.
+
+    They depend on zig alone, so they stay in the user's cache when GRAPHC_CACHE is elsewhere.
+    """
+    try:
+        place: Path = env.KNOBS["GRAPHC_CACHE"].default() / "zig"
+        place.mkdir(parents=True, exist_ok=True)
+    except (OSError, ConfigError):  # no home directory, or a read-only one
+        return cache_directory() / "zig"
+    return place if os.access(place, os.W_OK) else cache_directory() / "zig"
 
 
 def _zig() -> str:
@@ -211,9 +266,7 @@ def _version(command: tuple[str, ...]) -> str:
 def _runtime_objects(tools: _Toolchain, command: Sequence[str], is_library: bool) -> Path:
     """A directory of the runtime's object files, from the cache or compiled into it."""
     sources = sorted(
-        path
-        for path in RUNTIME.glob("*.[ch]")
-        if not (is_library and path.name in _RUNNER_SOURCES)
+        path for path in RUNTIME.glob("*.[ch]") if not (is_library and path.name in _RUNNER_SOURCES)
     )
     flags = [*_COMPILE, "-fPIC"] if is_library else [*_COMPILE, "-ffunction-sections"]
     digest = hashlib.sha256(repr((tools.identity, tuple(command[1:]), flags)).encode())
@@ -288,3 +341,7 @@ def _allowed(triple: str) -> frozenset[str]:
     numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
     threads = {"libpthread.so.0"} if numbers and numbers < (2, 34) else set()
     return frozenset({"libc.so.6", "libm.so.6"} | threads)
+
+
+if __name__ == "__main__":
+    prepare()

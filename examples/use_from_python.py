@@ -14,10 +14,8 @@ def main() -> None:
     model = graphc.load(sys.argv[1])
     for port in (*model.inputs, *model.outputs):
         print(port.name, port.dtype, port.shape)
-    symbols = {d for port in model.inputs for d in port.shape if isinstance(d, str)}
-    inputs = model.random_inputs(dict.fromkeys(symbols, 2))
-    for name, array in model(**inputs).items():
-        print(name, array.dtype, array.shape)
+    for name, array in model(**model.example_inputs()).items():  # or your own arrays
+        print(name, array.dtype, array.shape, array.ravel()[:4])
     print(sorted(m for m in ("tvm", "onnx", "onnxruntime", "torch") if m in sys.modules))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import tempfile
@@ -13,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
+from graphc import __version__, weights_file
 from graphc import manifest as codec
-from graphc import weights_file
 from graphc.errors import ArtifactError
 from graphc.manifest import (
     DimInfo,
@@ -42,6 +42,7 @@ __all__ = [
     "WeightEntry",
     "WeightTable",
     "check_files",
+    "check_loadable",
     "publish",
     "read_manifest",
 ]
@@ -96,7 +97,12 @@ class Draft:
             for name in (LIBRARY, RUNNER, *_COPIES)
             if (self.path / name).exists()
         )
-        written = replace(manifest, files=files)
+        written = replace(
+            manifest,
+            files=files,
+            graphc_version=manifest.graphc_version or __version__,
+            tvm_version=manifest.tvm_version or _version("apache-tvm"),
+        )
         self.write_file(MANIFEST, codec.to_json(written))
         return written
 
@@ -141,25 +147,30 @@ def read_manifest(directory: Path) -> Manifest:
     return codec.from_json(data, str(place))
 
 
-def check_files(directory: Path, manifest: Manifest, weights: bool = False) -> None:
-    """Raise ArtifactError unless every file is there and unchanged.
+def check_loadable(directory: Path, manifest: Manifest) -> None:
+    """Raise ArtifactError unless library and weights are those of the manifest.
 
-    Of weights.bin the size and header are checked, every tensor only with `weights=True`.
+    Of the weights the size and header are checked; the C runtime checks index tables as well.
     """
-    directory = Path(directory)
+    libraries = [file for file in manifest.files if file.name == LIBRARY]
+    if not libraries:
+        raise ArtifactError(f"{directory / MANIFEST}: lists no {LIBRARY}; compile the model again")
+    _check_file(directory, libraries[0])
+    with _reading(directory / WEIGHTS):
+        weights_file.check(directory / WEIGHTS, manifest.weights)
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Raise ArtifactError unless every file is there and unchanged, every tensor included."""
     for file in manifest.files:
-        check_file(directory, file)
-    place = directory / WEIGHTS
-    try:
-        weights_file.check(place, manifest.weights, contents=weights)
-    except OSError as error:
-        raise ArtifactError(f"cannot read {place}: {_reason(error)}") from error
+        _check_file(directory, file)
+    with _reading(directory / WEIGHTS):
+        weights_file.check(directory / WEIGHTS, manifest.weights, contents=True)
 
 
-def check_file(directory: Path, file: FileInfo) -> None:
-    """Raise ArtifactError unless this file has the size and digest of the manifest."""
+def _check_file(directory: Path, file: FileInfo) -> None:
     place = directory / file.name
-    try:
+    with _reading(place):
         size = place.stat().st_size
         if size != file.size:
             raise ArtifactError(
@@ -167,6 +178,12 @@ def check_file(directory: Path, file: FileInfo) -> None:
             )
         if _digest(place) != file.sha256:
             raise ArtifactError(f"{place}: is damaged; copy the artifact again")
+
+
+@contextmanager
+def _reading(place: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ArtifactError(f"cannot read {place}: {_reason(error)}") from error
 
@@ -189,6 +206,13 @@ def _digest(path: Path) -> str:
         while block := file.read(_CHUNK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _umask() -> int:

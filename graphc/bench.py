@@ -8,7 +8,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -79,7 +78,7 @@ def bench(
     """Time runs of the artifact and, with `against`, of that ONNX file, for `seconds` each."""
     threads = threads or detect.machine().cores
     peak_gflops, read_gbs = peak(threads)
-    with closing(module.load(directory, threads=threads)) as loaded:
+    with module.load(directory, threads=threads) as loaded:
         feeds = testing.feeds(loaded.inputs, dims, inputs)
         names = [port.name for port in loaded.outputs]
         sides: dict[str, Callable[[], object]] = {"graphc": lambda: loaded.run(names, feeds)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from contextlib import closing
+import time
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -107,7 +107,7 @@ def compile(
     """Compile MODEL to an artifact: a directory that runs with nothing else installed."""
     from graphc import compiler, config, show
 
-    with show.Progress() as progress:
+    with show.Progress(_INTERRUPTION.check) as progress:
         artifact = compiler.compile(
             model,
             target,
@@ -150,7 +150,7 @@ def run(
     from graphc import arrays, config, module, show, testing
 
     given = arrays.read(config.parse_inputs(inputs))
-    with closing(module.load(directory, threads=threads)) as loaded:
+    with module.load(directory, threads=threads) as loaded:
         lengths = config.parse_dims(dims)
         feeds = testing.feeds(loaded.inputs, lengths, given, draw=at_random)
         names = [port.name for port in loaded.outputs]
@@ -281,32 +281,39 @@ def targets(name: str | None, as_json: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and end the process with its exit status."""
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _INTERRUPTION.handle)
+    sys.exit(run_command_line())
 
 
-def _run() -> int:
+def run_command_line() -> int:
+    """What `graphc` does, as a function: errors are printed and become the exit status."""
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:  # click's name for Ctrl-C
         return _fail("interrupted", 130)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "graphc"
-        return _fail(f"{error.format_message()} (see {command} --help)", 2)
+        message = error.format_message().rstrip(".")
+        return _fail(f"{message[:1].lower()}{message[1:]} (see {command} --help)", 2)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except GraphcError as error:
-        return _fail(str(error), error.exit_status)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output has gone, as in `graphc inspect m | head`
-        sys.stdout = None  # type: ignore[assignment]
-        return 141
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{place}{error.strerror or error}", 2)
-    except MemoryError:
-        return _fail("not enough memory", 2)
+    except Exception as error:
+        if _INTERRUPTION.seen:  # what a Ctrl-C became on its way through TVM's callbacks
+            return _fail("interrupted", 130)
+        if isinstance(error, GraphcError):
+            return _fail(str(error), error.exit_status)
+        if isinstance(
+            error, BrokenPipeError
+        ):  # our reader has gone, as in `graphc inspect m | head`
+            sys.stdout = None
+            return 141
+        if isinstance(error, OSError):
+            place = f"{error.filename}: " if error.filename else ""
+            return _fail(f"{place}{error.strerror or error}", 2)
+        if isinstance(error, MemoryError):
+            return _fail("not enough memory", 2)
+        raise
     return status if isinstance(status, int) else 0
 
 
@@ -315,9 +322,31 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM leaves through the same clean-up as Ctrl-C."""
-    raise KeyboardInterrupt
+class _Interruption:
+    """Ctrl-C or SIGTERM: leaves through every clean-up, once, and stays known.
+
+    Raised in a callback from TVM it turns into another exception, or is lost: stages ask `check`.
+    """
+
+    _REPEAT_SECONDS = 1.0
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._last = 0.0
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        repeated = self.seen and now - self._last < self._REPEAT_SECONDS
+        self.seen, self._last = True, now
+        if not repeated:  # a second one at once, from a wrapper, must not stop the clean-up
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+
+
+_INTERRUPTION = _Interruption()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def compile(
     path = Path(source)
     if not path.exists():
         raise ModelError(f"no such model: {path}")
-    config = CompileConfig(target=target, output=output and Path(output), **options)
+    config = CompileConfig(
+        target=target, output=None if output is None else Path(output), **options
+    )
     device = targets.get(config.target)
     if config.threads is not None:
         device = replace(device, threads=config.threads)

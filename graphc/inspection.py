@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +24,19 @@ def artifact_record(directory: Path) -> dict[str, object]:
         "graphc_version": manifest.graphc_version,
         "tvm_version": manifest.tvm_version,
         "source": manifest.source,
-        "target": asdict(manifest.target),
-        "functions": [asdict(function) for function in manifest.functions],
+        "target": _plain(manifest.target),
+        "functions": [_plain(function) for function in manifest.functions],
         "weights": {"tensors": len(manifest.weights.entries), "bytes": manifest.weights.size},
         "kernels": {"count": len(manifest.kernels), "by_template": dict(templates.most_common())},
-        "files": [asdict(file) for file in manifest.files],
+        "files": [_plain(file) for file in manifest.files],
         "numerics": manifest.numerics,
     }
+
+
+def _plain(record: Any) -> dict[str, object]:  # noqa: ANN401
+    """A dataclass as JSON has it: lists for tuples, and without what is not set."""
+    plain: dict[str, object] = json.loads(json.dumps(asdict(record)))
+    return plain
 
 
 def model_record(path: Path) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from graphc import env, module, testing
+from graphc.frontend.onnx.graph import describe
 from graphc.reference import Reference
 
 # Values observed in one recompile: three rounds find one node among several thousand.
@@ -62,7 +62,7 @@ def _floating_values(model: Path, threads: int) -> list[_Value]:
     """What the graph's nodes compute in floating point, in the order in which they do."""
     graph = onnx.load(str(model), load_external_data=False).graph
     values = [
-        _Value(name, f"node {node.name or name!r} ({node.op_type}), output {name!r}")
+        _Value(name, f"{describe(node)}, output {name!r}")
         for node in graph.node
         if node.op_type != "Constant"
         for name in node.output
@@ -85,7 +85,7 @@ def _departing(
     with tempfile.TemporaryDirectory(prefix="graphc-locate-") as folder:
         directory = Path(folder) / "observed.gc"
         observe(names, directory)
-        with closing(module.load(directory, threads=threads)) as loaded:
+        with module.load(directory, threads=threads) as loaded:
             actual = dict(zip(names, loaded.run(list(names), dict(feeds)), strict=True))
     return [
         name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Progress:
     """Stages of long work on standard error: a moving line on a terminal, plain lines elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        self._check = check  # called at every stage, to raise when the user has had enough
         self._moving = sys.stderr.isatty()
         self._start = time.perf_counter()
 
@@ -31,6 +32,8 @@ class Progress:
         return self
 
     def __call__(self, stage: str) -> None:
+        if self._check is not None:
+            self._check()
         seconds = time.perf_counter() - self._start
         if self._moving:
             print(f"\r\x1b[K{seconds:5.1f} s  {stage} ...", end="", file=sys.stderr, flush=True)
@@ -60,24 +63,32 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def tree(record: Mapping[str, Any], indent: str = "") -> str:
-    """Nested plain data as indented lines; short lists on one line."""
+    """Nested plain data as indented lines: a line for each element of a list of objects."""
     lines = []
     for key, value in record.items():
         if isinstance(value, Mapping) and value:
             lines.append(f"{indent}{key}:\n{tree(value, indent + '  ')}")
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            inner = "\n".join(f"{indent}  {_flat(item)}" for item in value)
-            lines.append(f"{indent}{key}:\n{inner}")
+            lines += [f"{indent}{key}:", *(_item(item, indent + "  ") for item in value)]
         else:
             lines.append(f"{indent}{key}: {_flat(value)}")
     return "\n".join(lines)
+
+
+def _item(item: Mapping[str, Any], indent: str) -> str:
+    """One line when nothing in it is nested."""
+    nested = any(isinstance(v, list) and v and isinstance(v[0], Mapping) for v in item.values())
+    if not nested:
+        return indent + _flat(item)
+    first, *others = tree(item, indent + "  ").split("\n")
+    return "\n".join((f"{indent}- {first.lstrip()}", *others))
 
 
 def _flat(value: object) -> str:
     if isinstance(value, Mapping):
         return "  ".join(f"{k}={_flat(v)}" for k, v in value.items() if v is not None)
     if isinstance(value, list):
-        return ", ".join(_flat(item) for item in value) if value else "none"
+        return "[" + ", ".join(_flat(item) for item in value) + "]" if value else "none"
     return "none" if value is None else str(value)
 
 
@@ -131,7 +142,8 @@ def _array_record(array: Array) -> dict[str, object]:
 
 
 def arrays_rows(records: Mapping[str, Mapping[str, object]]) -> list[tuple[str, ...]]:
-    rows = [("output", "dtype", "shape", "min", "mean", "max", "not finite")]
+    head = ("output", "dtype", "shape", "min", "mean", "max", "not finite")
+    rows: list[tuple[str, ...]] = [head]
     for name, r in records.items():
         shape = "x".join(str(n) for n in r["shape"]) or "scalar"  # type: ignore[attr-defined]
         low, mean, high = (str(r.get(key, "-")) for key in ("min", "mean", "max"))
@@ -140,7 +152,8 @@ def arrays_rows(records: Mapping[str, Mapping[str, object]]) -> list[tuple[str, 
 
 
 def report_rows(report: Report) -> list[tuple[str, ...]]:
-    rows = [("dims", "output", "max abs", "max rel", "cosine", "worst", "allowed", "")]
+    head = ("dims", "output", "max abs", "max rel", "cosine", "worst", "allowed", "")
+    rows: list[tuple[str, ...]] = [head]
     for case in report.cases:
         dims = " ".join(f"{name}={value}" for name, value in case.dims.items()) or "fixed"
         for o in case.outputs:
@@ -150,7 +163,8 @@ def report_rows(report: Report) -> list[tuple[str, ...]]:
 
 
 def bench(result: Result) -> str:
-    rows = [("runtime", "median ms", "p10 ms", "p90 ms", "GFLOP/s", "share of peak")]
+    head = ("runtime", "median ms", "p10 ms", "p90 ms", "GFLOP/s", "share of peak")
+    rows: list[tuple[str, ...]] = [head]
     for side in result.sides:
         times = (f"{1e3 * t:.3f}" for t in (side.median, side.low, side.high))
         share = result.share(side)

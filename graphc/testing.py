@@ -178,5 +178,6 @@ def dtype(name: str) -> np.dtype[np.generic]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    kind: np.dtype[np.generic] = np.dtype(name)
+    return kind

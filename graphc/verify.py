@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -130,7 +129,7 @@ def verify(
     edge shape was accepted by both. A report out of tolerance is returned, not raised.
     """
     reference = Reference(model, threads or detect.machine().cores)
-    with closing(module.load(directory, threads=threads)) as loaded:
+    with module.load(directory, threads=threads) as loaded:
         pair = _Pair(loaded, reference, tolerance)
         if dims or inputs:
             return Report(

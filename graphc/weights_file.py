@@ -113,8 +113,8 @@ def write(path: Path, params: Mapping[str, npt.NDArray[Any]]) -> WeightTable:
             offset = file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
             sha256, checksum = hashlib.sha256(), Checksum()
             for chunk in chunks(array):
-                file.write(chunk)
-                sha256.update(chunk)
+                file.write(chunk.data)
+                sha256.update(chunk.data)
                 checksum.update(chunk)
             entries.append(
                 WeightEntry(

@@ -5,6 +5,7 @@
     reshape(permute(reshape(x))), leading axes joined     ----->   permute(x)
     x[:], concat(x), astype(x, its own type)              ----->   x
     add(broadcast(x), y), y as large as the result        ----->   add(x, y)
+    exp(broadcast(x)), where(broadcast(x), 0, 1)          ----->   broadcast(exp(x)) ...
 
 Each rule takes a node and answers with the node to use instead, or None: not mine.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import tvm
 from tvm import relax
 
 from graphc.ir import Expr
@@ -24,6 +26,7 @@ _ARITHMETIC = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "p
 _COMPARISONS = {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
 _LOGIC = {"logical_and", "logical_or", "logical_xor", "where"}
 ELEMENTWISE = frozenset(_ARITHMETIC | _COMPARISONS | _LOGIC)
+UNARY = frozenset({"astype", "exp", "isnan", "log", "logical_not", "negative", "sqrt", "rsqrt"})
 _ALIASES = frozenset({"expand_dims", "squeeze", "flatten"})
 
 
@@ -164,6 +167,23 @@ def cancel_implied_broadcast(graph: Graph, node: Node) -> Node | None:
             operator = getattr(relax.op, node.op)
             return graph.emit(operator(*(operand.var for operand in inputs)), node.name)
     return None
+
+
+def sink_broadcast(graph: Graph, node: Node) -> Node | None:
+    """Compute on the small tensor and broadcast the result, if the rest are single numbers."""
+    wide = {source for source in node.inputs if source.op == "broadcast_to"}
+    if len(wide) != 1 or not all(isinstance(arg, Node) for arg in node.args):
+        return None
+    (source,) = wide
+    others = [other for other in node.inputs if other is not source]
+    if not all(other.is_constant and all(dim == 1 for dim in other.shape) for other in others):
+        return None
+    if not graph.shapes.same_all(source.shape, node.shape):
+        return None
+    operands = [source.inputs[0] if arg is source else arg for arg in node.inputs]
+    call = node.expr
+    small = tvm.ir.Call(call.op, [operand.var for operand in operands], call.attrs, call.ty_args)
+    return graph.emit(relax.op.broadcast_to(graph.emit(small, node.name).var, node.shape))
 
 
 def _broadcasts(graph: Graph, operands: Sequence[Node], shape: Sequence[Expr]) -> bool:

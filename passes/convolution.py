@@ -92,9 +92,7 @@ def overlaps(geometry: Window, rows: Any, columns: Any, height: Any, width: Any)
             z = ox + geometry.padding[1] - kx * geometry.dilation[1]
             inside = tirx.all(y >= 0, y < rows * sy, z >= 0, z < columns * sx)
             if sy > 1 or sx > 1:
-                inside = tirx.all(
-                    inside, tirx.floormod(y, sy) == 0, tirx.floormod(z, sx) == 0
-                )
+                inside = tirx.all(inside, tirx.floormod(y, sy) == 0, tirx.floormod(z, sx) == 0)
             place = tirx.floordiv(y, sy) * columns + tirx.floordiv(z, sx)
             value = x[b, place, (ky * kw + kx) * channels + c]
             zero = tirx.const(0, x.dtype)

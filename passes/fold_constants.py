@@ -15,6 +15,7 @@ import math
 
 from graphc.ir import Model
 from graphc.passes.evaluate import Array, can_evaluate, evaluate, numpy_dtype
+from graphc.passes.evaluate_kernel import can_run_kernel, run_kernel
 from graphc.passes.graph import SMALL, Graph, Node, rewrite
 from graphc.passes.report import Report
 
@@ -46,7 +47,9 @@ def _foldable(graph: Graph, report: Report) -> set[Node]:
     for node in graph.nodes():
         if node.is_constant:
             leaves[node] = frozenset((node,))
-        elif can_evaluate(node) and all(source in leaves for source in node.inputs):
+        elif all(source in leaves for source in node.inputs) and (
+            can_evaluate(node) or can_run_kernel(graph, node)
+        ):
             made_of = frozenset[Node]().union(*(leaves[source] for source in node.inputs))
             limit = max(_ALWAYS, _GROWTH * sum(_bytes(leaf) for leaf in made_of))
             if _bytes(node) > limit:
@@ -74,7 +77,9 @@ def _value(graph: Graph, node: Node, kept: dict[Node, Array]) -> Array:
         return graph.value(node)
     if node in kept:
         return kept[node]
-    value = evaluate(node, [_value(graph, source, kept) for source in node.inputs])
+    arrays = [_value(graph, source, kept) for source in node.inputs]
+    kernel = node.op == "call_tir"
+    value = run_kernel(graph, node, arrays) if kernel else evaluate(node, arrays)
     if len(node.users) > 1:
         kept[node] = value
     for source in node.inputs:

@@ -272,6 +272,11 @@ class Graph:
             return None
         return float(self.value(node).reshape(()))
 
+    def callee(self, node: Node) -> relax.Expr | None:
+        """The function of the module that a call or call_tir runs."""
+        var = node.expr.op if node.op == "call" else node.expr.args[0]
+        return self.model.mod[var] if isinstance(var, tvm.ir.GlobalVar) else None
+
     def function(self, function: relax.Function, hint: str) -> relax.GlobalVar:
         """The GlobalVar of a private function, shared with an equal one if there is one."""
         for var, other in {**dict(self.model.mod.functions_items()), **self._functions}.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.ir import GenericConst, GlobalVar
 
 from graphc.codegen.templates import lookup
@@ -31,7 +31,11 @@ def lower(model: Model, target: Target) -> Model:
     """The model as TIR kernels and the calls of them."""
     mod = _LowerOperators(model.mod, target).run()
     passes = [
-        relax.transform.LegalizeOps(skip_ops=["relax.reshape"], enable_warning=False),
+        relax.transform.LegalizeOps(
+            customize_legalize_map={"relax.take": _take},
+            skip_ops=["relax.reshape"],
+            enable_warning=False,
+        ),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.DeadCodeElimination(list(model.signatures)),
         relax.transform.FuseOps(fuse_opt_level=2),
@@ -44,6 +48,24 @@ def lower(model: Model, target: Target) -> Model:
     for name in model.signatures:
         mod = _LiftConstants(mod, params).run(name)
     return replace(model, mod=mod, params=params)
+
+
+def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """table[..., indices, ...]: indices were checked before, so that nothing is clamped here."""
+    table, indices = call.args
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % table.ty.ndim
+
+    def take(table: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        rank = len(indices.shape)
+        shape = [*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]]
+
+        def element(*at: Any) -> Any:
+            place = indices(*at[axis : axis + rank])
+            return table(*at[:axis], place, *at[axis + rank :])
+
+        return te.compute(shape, element, name="take")
+
+    return builder.call_te(take, table, indices, primfunc_name_hint="take")
 
 
 @relax.expr_functor.mutator

@@ -13,9 +13,9 @@ from tvm import relax
 from graphc import env
 from graphc.errors import GraphcError
 from graphc.ir import Model
-from graphc.passes.fold_batch_norm import fold_batch_norm
 from graphc.passes.fold_constants import fold_constants
 from graphc.passes.fold_known_values import fold_known_values
+from graphc.passes.fold_scales import fold_scales
 from graphc.passes.merge_duplicates import merge_duplicates
 from graphc.passes.recognise_attention import recognise_attention
 from graphc.passes.recognise_gelu import recognise_gelu
@@ -32,11 +32,11 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     fold_constants,
     simplify,
     merge_duplicates,  # before the recognisers: they take a value that occurs twice for one
-    simplify_gathers,
     fold_known_values,
+    simplify_gathers,  # after the indices that are known
     simplify,
     fold_constants,
-    fold_batch_norm,
+    fold_scales,
     recognise_softmax,
     recognise_layer_norm,
     recognise_rms_norm,  # after layer_norm, whose centred value would match here too

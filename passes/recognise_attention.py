@@ -4,7 +4,8 @@
         ----->   attention(q, k, v, bias)   with q, k, v as [batch, position, head, feature]
 
 Anchored at the product of a softmax with the values, then peeled towards the inputs:
-- an IsNaN guard around the softmax becomes the attribute `guard`;
+- an IsNaN guard around the softmax becomes the attribute `guard`; casts around a softmax in
+  float32 vanish, for that is how the operator computes it;
 - numbers that multiply or divide q, k or the scores are gathered in the attribute `scale`;
   (q a)(k b) and (q k) ab differ by rounding only;
 - what is added to the scores becomes `bias`. where(mask, scores, c) becomes the bias
@@ -61,19 +62,21 @@ def _recognise(graph: Graph, report: Report) -> None:
     for node in graph.walk():
         if node.op != "matmul":
             continue
-        softmax, guard = _unguarded(graph, node.inputs[0])
+        weights = _weights(graph, node.inputs[0])
+        softmax = weights[-1]
         if softmax.op != "nn.softmax":
             continue
         try:
-            graph.replace(node, _attention(graph, node, softmax, guard))
+            graph.replace(node, _attention(graph, node, weights))
         except _Refused as reason:
             report.miss(f"attention: softmax at {softmax.name} not recognised: {reason}")
         else:
             report.hit("recognise_attention")
 
 
-def _attention(graph: Graph, node: Node, softmax: Node, guard: bool) -> Node:
-    _check_private(graph, node, softmax)
+def _attention(graph: Graph, node: Node, weights: Sequence[Node]) -> Node:
+    softmax, guard = weights[-1], any(value.op == "where" for value in weights)
+    _check_private(graph, node, weights)
     scores = _scores(graph, softmax.inputs[0])
     left, right = scores.product.inputs
     rank = scores.product.rank
@@ -102,21 +105,32 @@ def _attention(graph: Graph, node: Node, softmax: Node, guard: bool) -> Node:
     return reshape_to(graph, permute_to(graph, result, (0, 2, 1, 3)), node.shape)
 
 
-def _unguarded(graph: Graph, node: Node) -> tuple[Node, bool]:
-    """The softmax in where(isnan(softmax), 0, softmax)."""
-    if node.op == "where":
-        condition, zero, value = node.inputs
-        if condition.op == "isnan" and condition.inputs[0] is value and uniform(graph, zero) == 0:
-            return value, True
-    return node, False
+def _weights(graph: Graph, node: Node) -> list[Node]:
+    """From the attention weights to the softmax: through a guard and a cast, if there are any."""
+    path = [node]
+    while True:
+        if node.op == "astype" and node.inputs[0].dtype == "float32":
+            node = node.inputs[0]
+        elif node.op == "where" and _is_guard(graph, node):
+            node = node.inputs[2]
+        else:
+            return path
+        path.append(node)
 
 
-def _check_private(graph: Graph, node: Node, softmax: Node) -> None:
+def _is_guard(graph: Graph, node: Node) -> bool:
+    """Whether it is where(isnan(x), 0, x)."""
+    condition, zero, value = node.inputs
+    return condition.op == "isnan" and condition.inputs[0] is value and uniform(graph, zero) == 0
+
+
+def _check_private(graph: Graph, node: Node, weights: Sequence[Node]) -> None:
     """Refuse if anything but this product reads the attention weights."""
+    softmax = weights[-1]
     if int(softmax.attrs.axis) % softmax.rank != softmax.rank - 1:
         raise _Refused(f"it is over axis {softmax.attrs.axis}, not over the keys")
-    inside = {node, node.inputs[0], softmax}
-    for value in (node.inputs[0], softmax):
+    inside = {node, *weights}
+    for value in weights:
         if value in graph.outputs:
             raise _Refused("the attention weights are an output")
         for user in value.users:
@@ -136,6 +150,9 @@ def _scores(graph: Graph, node: Node) -> _Scores:
         if factor is not None:
             node, number = factor
             scale *= number
+            continue
+        if node.op == "astype" and node.dtype == "float32":
+            node = node.inputs[0]
             continue
         if node.op == "add":
             node, bias = _split_sum(graph, node)
@@ -200,7 +217,7 @@ def _leads_to_product(graph: Graph, node: Node) -> bool:
         factor = _factor(graph, top)
         if factor is not None:
             stack.append(factor[0])
-        elif top.op in ("add", "where"):
+        elif top.op in ("add", "where", "astype"):
             stack.extend(top.inputs)
     return False
 
@@ -214,6 +231,10 @@ def _scaled(graph: Graph, bias: Node, scale: float) -> Node:
 
 def _bias(graph: Graph, bias: Node, rank: int, extents: tuple[Expr, ...]) -> Node:
     """The bias as [b|1, h|1, s|1, t] in float32; extents are (b, h, s, t)."""
+    if bias.op == "broadcast_to":
+        small = bias.inputs[0]
+        if small.rank and graph.shapes.same(small.shape[-1], extents[-1]):
+            bias = small  # the operator broadcasts by itself
     shape: list[Expr] = [1] * (rank - bias.rank) + list(bias.shape)
     if rank == 3:
         shape.insert(1, 1)

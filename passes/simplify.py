@@ -19,6 +19,7 @@ from graphc.passes.cancel_arithmetic import (
 )
 from graphc.passes.cancel_layout import (
     ELEMENTWISE,
+    UNARY,
     cancel_broadcast,
     cancel_cast,
     cancel_concat,
@@ -28,6 +29,7 @@ from graphc.passes.cancel_layout import (
     cancel_permute,
     cancel_reshape,
     cancel_slice,
+    sink_broadcast,
     use_reshape,
 )
 from graphc.passes.graph import Graph, Node, rewrite
@@ -60,6 +62,8 @@ _RULES["divide"] += (multiply_by_exact_reciprocal,)
 _RULES["power"] += (square_by_multiplying,)
 for _name in ELEMENTWISE - {"where"}:
     _RULES[_name] = (*_RULES.get(_name, ()), cancel_implied_broadcast)
+for _name in ELEMENTWISE | UNARY:
+    _RULES[_name] = (*_RULES.get(_name, ()), sink_broadcast)
 
 
 def simplify(model: Model, report: Report) -> Model:

@@ -119,7 +119,8 @@ def _sliced(graph: Graph, node: Node, ranges: Sequence[tuple[int, int, Expr]]) -
     if not cut:
         return node
     axes, begin, end = (list(column) for column in zip(*cut, strict=True))
-    return graph.emit(relax.op.strided_slice(node.var, axes, begin, end))
+    # A gather reads inside the tensor only, so what replaces it does.
+    return graph.emit(relax.op.strided_slice(node.var, axes, begin, end, assume_inbound=True))
 
 
 def _take_count(graph: Graph, node: Node) -> Node | None:
@@ -139,7 +140,9 @@ def _take_broadcast(graph: Graph, node: Node) -> Node | None:
     data, index = node.inputs
     if index.op != "broadcast_to":
         return None
-    source = index.inputs[0]
+    source = index
+    while source.op == "broadcast_to":
+        source = source.inputs[0]
     source = reshape_to(graph, source, [1] * (index.rank - source.rank) + list(source.shape))
     axis = 0 if node.attrs.axis is None else int(node.attrs.axis)
     few = graph.emit(relax.op.take(data.var, source.var, axis=axis, mode=node.attrs.mode))

@@ -1,4 +1,4 @@
-"""The smoke test, under 10 s: a small model through every stage, its numbers, and a second compile."""
+"""The smoke test, under 10 s: a small model through every stage, and a second compile."""
 
 from __future__ import annotations
 

@@ -49,3 +49,16 @@ def embedding(path: Path) -> Path:
     inputs = [value("ids", ["batch", "sequence"], TensorProto.INT64)]
     outputs = [value("y", ["batch", "sequence", 8])]
     return save(path, helper.make_graph(nodes, "embed", inputs, outputs, [weight("table", 50, 8)]))
+
+
+def deep_perceptron(path: Path, depth: int = 20) -> Path:
+    """x [batch, 16] -> y [batch, 16]: nodes multiply_k and gate_k, for k from 0 on."""
+    nodes, weights, last = [], [], "x"
+    for k in range(depth):
+        out = "y" if k == depth - 1 else f"h{k}"
+        nodes.append(helper.make_node("MatMul", [last, f"w{k}"], [f"m{k}"], name=f"multiply_{k}"))
+        nodes.append(helper.make_node("Relu", [f"m{k}"], [out], name=f"gate_{k}"))
+        weights.append(weight(f"w{k}", 16, 16, seed=k))
+        last = out
+    inputs, outputs = [value("x", ["batch", 16])], [value("y", ["batch", 16])]
+    return save(path, helper.make_graph(nodes, "deep", inputs, outputs, weights))

@@ -163,21 +163,17 @@ class _Attention:
         d = self.decisions
         columns = tir.const(d.columns)
         with tir.serial((limit + columns - tir.const(1)) // columns) as panel:
-            acc = tir.local([rows, d.columns])
-            for i, at in self._tile(rows, d.vectors, d.lanes):
-                tir.store(acc, [i, at], tir.f32(0.0))
+            acc = tir.tile(rows, d.columns)
+            for i, at in tir.over_tile(rows, d.vectors, d.lanes):
+                tir.store(acc[i], [at], tir.f32(0.0))
             with tir.serial(self.depth) as k:
-                for i, at in self._tile(rows, d.vectors, d.lanes):
-                    q = tir.load(self.q, [batch, start + i, head, k])
+                for i, at in tir.over_tile(rows, d.vectors, d.lanes):
+                    q = tir.load(self.q, [batch, start + tir.const(i), head, k])
                     term = q * tir.load(transposed, [panel, k, at])
-                    tir.store(acc, [i, at], tir.load(acc, [i, at]) + term)
-            for i, at in self._tile(rows, d.vectors, d.lanes):
-                tir.store(scores, [i, panel * columns + at], tir.load(acc, [i, at]))
-
-    @staticmethod
-    def _tile(rows: int, vectors: int, lanes: int) -> Any:
-        with tir.unroll(rows) as i, tir.unroll(vectors) as v, tir.vector(lanes) as lane:
-            yield i, v * tir.const(lanes) + lane
+                    tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
+            for i, at in tir.over_tile(rows, d.vectors, d.lanes):
+                place = [tir.const(i), panel * columns + at]
+                tir.store(scores, place, tir.load(acc[i], [at]))
 
     def _softmax_row(
         self, scores: Any, scales: Any, batch: Any, head: Any, start: Any, i: Any, limit: Any
@@ -260,14 +256,14 @@ class _Attention:
         """out[rows, at .. at + width] = S v * scale of the row."""
         lanes = min(width, self.decisions.lanes)
         vectors = width // lanes
-        acc = tir.local([rows, width])
-        for i, column in self._tile(rows, vectors, lanes):
-            tir.store(acc, [i, column], tir.f32(0.0))
+        acc = tir.tile(rows, width)
+        for i, column in tir.over_tile(rows, vectors, lanes):
+            tir.store(acc[i], [column], tir.f32(0.0))
         with tir.serial(limit) as key:
-            for i, column in self._tile(rows, vectors, lanes):
+            for i, column in tir.over_tile(rows, vectors, lanes):
                 v = tir.load(self.v, [batch, key, self._key_head(head), at + column])
-                term = tir.load(scores, [i, key]) * v
-                tir.store(acc, [i, column], tir.load(acc, [i, column]) + term)
-        for i, column in self._tile(rows, vectors, lanes):
-            value = tir.load(acc, [i, column]) * tir.load(scales, [i])
-            tir.store(self.out, [batch, start + i, head, at + column], value)
+                term = tir.load(scores, [tir.const(i), key]) * v
+                tir.store(acc[i], [column], tir.load(acc[i], [column]) + term)
+        for i, column in tir.over_tile(rows, vectors, lanes):
+            value = tir.load(acc[i], [column]) * tir.load(scales, [tir.const(i)])
+            tir.store(self.out, [batch, start + tir.const(i), head, at + column], value)

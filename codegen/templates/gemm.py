@@ -16,7 +16,7 @@ traffic; `rows * vectors` accumulators must hide the latency of the FMA and fit 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,21 +166,19 @@ class _Gemm:
         """acc[rows, columns] over all k, then the epilogue of each row."""
         d = self.decisions
         start = tir.bind(start)
-        acc = tir.local([rows, d.columns])
-        a = self.views[self.a]
-        for i, v, lane in self._elements(rows):
-            tir.store(acc, [i, v * tir.const(d.lanes) + lane], tir.f32(0.0))
+        a, columns = self.views[self.a], self._columns(rows)
+        acc = tir.tile(rows, d.columns)
+        for i, at in columns():
+            tir.store(acc[i], [at], tir.f32(0.0))
         with tir.serial(self.depth) as k:
-            for i, v, lane in self._elements(rows):
-                column = v * tir.const(d.lanes) + lane
-                term = tir.load(a, [start + i, k]) * tir.load(self.packed, [panel, k, column])
-                tir.store(acc, [i, column], tir.load(acc, [i, column]) + term)
+            for i, at in columns():
+                term = tir.load(a, [start + tir.const(i), k]) * tir.load(self.packed, [panel, k, at])
+                tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
         # The epilogue is a loop over rows, written once: it reads a copy of the accumulators, since
         # indexing them with a variable would push them out of the registers.
         tile = tir.local([rows, d.columns])
-        for i, v, lane in self._elements(rows):
-            column = v * tir.const(d.lanes) + lane
-            tir.store(tile, [i, column], tir.load(acc, [i, column]))
+        for i, at in columns():
+            tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
         whole = self.width // d.columns
         if self.width % d.columns == 0:
             self._epilogue(tile, start, panel, rows, d.columns)
@@ -191,11 +189,10 @@ class _Gemm:
             with tir.otherwise():
                 self._epilogue(tile, start, panel, rows, self.width % d.columns)
 
-    def _elements(self, rows: int) -> Any:
-        """Loops over the register block: rows x vectors unrolled, lanes vectorised."""
-        with tir.unroll(rows) as i, tir.unroll(self.decisions.vectors) as v:
-            with tir.vector(self.decisions.lanes) as lane:
-                yield i, v, lane
+    def _columns(self, rows: int) -> Callable[[], Iterator[tuple[int, Any]]]:
+        """A fresh walk over the register block: (row, column within the panel)."""
+        d = self.decisions
+        return lambda: tir.over_tile(rows, d.vectors, d.lanes)
 
     def _epilogue(self, tile: Any, start: Any, panel: Any, rows: int, columns: int) -> None:
         first = panel * tir.const(self.decisions.columns)

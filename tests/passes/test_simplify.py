@@ -88,6 +88,20 @@ CANCELLED = {
         lambda d, x, y: op.add(x, op.broadcast_to(y, (d["b"], d["s"], 12))),
         lambda d, x, y: op.add(x, y),
     ),
+    "computing on a broadcast": (
+        {"x": (("b", 1, 12), "float32")},
+        lambda d, x: op.multiply(
+            op.astype(op.broadcast_to(x, (d["b"], 5, 12)), "float16"), one(3.0, "float16")
+        ),
+        lambda d, x: op.broadcast_to(
+            op.multiply(op.astype(x, "float16"), one(3.0, "float16")), (d["b"], 5, 12)
+        ),
+    ),
+    "choosing by a broadcast": (
+        {"x": (("b", 1, 12), "bool")},
+        lambda d, x: op.where(op.broadcast_to(x, (d["b"], 5, 12)), one(0.0), one(-1.0)),
+        lambda d, x: op.broadcast_to(op.where(x, one(0.0), one(-1.0)), (d["b"], 5, 12)),
+    ),
     "slice of everything": (X, lambda d, x: op.strided_slice(x, [1], [0], [d["s"]]), "x"),
     "slice up to the largest integer": (
         {"x": ((3, 5), "float32")},
@@ -135,22 +149,21 @@ NEAR_MISSES = {
     "transpose of symbolic axes": (X, lambda d, x: op.permute_dims(x, [1, 0, 2])),
     "joined axes split differently": (
         {"x": ((2, 3, 5, 4), "float32")},
-        lambda d, x: op.reshape(
-            op.permute_dims(op.reshape(x, (6, 5, 4)), [0, 2, 1]), (3, 2, 4, 5)
-        ),
+        lambda d, x: op.reshape(op.permute_dims(op.reshape(x, (6, 5, 4)), [0, 2, 1]), (3, 2, 4, 5)),
     ),
     "joined axes that take part in the transpose": (
         {"x": ((2, 3, 5, 4), "float32")},
-        lambda d, x: op.reshape(
-            op.permute_dims(op.reshape(x, (6, 5, 4)), [1, 0, 2]), (5, 2, 3, 4)
-        ),
+        lambda d, x: op.reshape(op.permute_dims(op.reshape(x, (6, 5, 4)), [1, 0, 2]), (5, 2, 3, 4)),
     ),
     "cast through a narrower type": (
         X,
         lambda d, x: op.astype(op.astype(x, "float16"), "float32"),
     ),
     "cast through an integer": (X, lambda d, x: op.astype(op.astype(x, "int32"), "float32")),
-    "reversed": ({"x": ((3, 5), "float32")}, lambda d, x: op.strided_slice(x, [1], [4], [-6], [-1])),
+    "reversed": (
+        {"x": ((3, 5), "float32")},
+        lambda d, x: op.strided_slice(x, [1], [4], [-6], [-1]),
+    ),
     "part of an axis": (X, lambda d, x: op.strided_slice(x, [2], [0], [11])),
     "broadcast of both operands": (
         {"x": ((1, 12), "float32"), "y": ((12,), "float32")},

@@ -1,0 +1,30 @@
+"""The ONNX importer: an .onnx file -> Model, on Relax, with shapes kept symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from graphc.errors import UnsupportedError
+from graphc.frontend.onnx.convert import convert
+from graphc.frontend.onnx.operators import REGISTRY
+from graphc.frontend.onnx.reader import read
+from graphc.frontend.onnx.support import blockers, check_nodes
+from graphc.frontend.onnx.symbols import parse_bounds
+from graphc.ir import Model
+
+
+def load(
+    path: Path,
+    *,
+    dims: Mapping[str, int | tuple[int, int | None]] | None = None,
+    outputs: Sequence[str] = (),
+) -> Model:
+    """Imports the model at `path`; see `graphc.frontend.load`."""
+    given = parse_bounds(dims or {})
+    graph, reader = read(path, tuple(outputs))
+    found = blockers(graph, REGISTRY)
+    if found:
+        raise UnsupportedError(f"{path}: graphc does not compile:", found)
+    check_nodes(graph)
+    return convert(graph, reader, REGISTRY, given, str(path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+import tvm_ffi
+from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax import op
 
 from graphc.errors import ModelError
@@ -42,6 +44,17 @@ class Context:
         self._outputs = outputs
         self._names: set[str] = set()
         self._ready: dict[int, tuple[np.ndarray, relax.Expr]] = {}
+
+    @contextmanager
+    def function(self) -> Iterator[None]:
+        """The Relax function that everything is emitted into."""
+        try:
+            with self.builder.function("main"):
+                yield
+        except BaseException:
+            # TVM warns on standard error of a block that was begun and never ended.
+            self.builder._end_block()
+            raise
 
     # -- emitting --------------------------------------------------------------------------
 
@@ -94,14 +107,31 @@ class Context:
     def emit_te(
         self,
         name: str,
-        compute: Callable[..., Any],
-        args: Sequence[Any],
+        compute: Callable[..., te.Tensor],
+        args: Sequence[Value],
         shape: Sequence[Expr],
         kernel: str,
     ) -> TensorValue:
-        """Binds the result of a TE compute; `kernel` names the PrimFunc."""
+        """Binds the result of a TE compute over `args`; `kernel` names the PrimFunc.
+
+        The compute may use the dimensions of its arguments and of its result. TVM's own emit_te
+        knows those of the arguments only, and orders the others by address.
+        """
         self._check_count(shape, name)
-        call = self.builder.call_te(compute, *args, primfunc_name_hint=kernel)
+        inputs = [
+            te.placeholder(value.shape, value.dtype, f"x{index}")
+            for index, value in enumerate(args)
+        ]
+        result = compute(*inputs)
+        bound = {e for value in args for e in value.shape if isinstance(e, tirx.Var)}
+        free = [var for var in variables((*shape, *(e for v in args for e in v.shape)))
+                if var not in bound]  # fmt: skip
+        function = s_tir.renew_defs(te.create_prim_func([*inputs, *free, result], "int64"))
+        call = relax.call_tir(
+            self.builder.add_func(function.without_attr("global_symbol"), kernel),
+            [*(self.expr(value) for value in args), *free],
+            relax.TensorType(tuple(shape), result.dtype),
+        )
         return self.emit(call, name, shape)
 
     def expr(self, value: Value) -> relax.Expr:
@@ -169,6 +199,18 @@ class Context:
     def constant(self, number: Any, dtype: str) -> relax.Expr:
         """A scalar constant."""
         return relax.const(np.array(number, numpy_dtype(dtype)), dtype)
+
+    def scalar(self, number: Any, dtype: str) -> KnownValue:
+        """A scalar as a value."""
+        return KnownValue("", dtype, np.array(number, numpy_dtype(dtype)))
+
+    def reshape(self, value: Value, shape: Sequence[Expr], name: str) -> Value:
+        """The value in another shape of as many elements."""
+        if _identical(value.shape, shape):
+            return value
+        if isinstance(value, KnownValue) and all(isinstance(extent, int) for extent in shape):
+            return KnownValue(name, value.dtype, value.data.reshape([int(e) for e in shape]))
+        return self.emit(op.reshape(self.expr(value), tuple(shape)), name, shape)
 
     # -- shapes ----------------------------------------------------------------------------
 
@@ -312,7 +354,7 @@ class Context:
             tensor.var,
             relax.prim_value(self.symbols.simplify(low)),
             relax.prim_value(high),
-            relax.StringImm(node.label),
+            ir.StringImm(node.label),
             ty_args=relax.TensorType(tensor.shape, tensor.dtype),
         )
         return self.emit(call, f"{tensor.name}.checked")
@@ -328,6 +370,15 @@ class Context:
         negative = self.builder.emit(op.less(indices, zero))
         moved = self.builder.emit(op.add(indices, size))
         return self.builder.emit(op.where(negative, moved, indices), f"{value.name}.wrapped")
+
+
+def variables(exprs: Sequence[Expr]) -> list[tirx.Var]:
+    """The dimensions in some expressions, in order of appearance."""
+    found: dict[tirx.Var, None] = {}
+    for expr in exprs:
+        if isinstance(expr, tirx.Expr):
+            tvm_ffi.structural_walk(expr, (tirx.Var, found.setdefault), order="post")
+    return list(found)
 
 
 def scalar(extent: Expr, dtype: str = "int64") -> KnownValue:
@@ -350,8 +401,4 @@ def shape_of(var: relax.Var) -> list[Expr] | None:
 
 
 def _identical(found: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    return len(found) == len(shape) and all(
-        same(a, b) for a, b in zip(found, shape, strict=True)
-    )
-
-
+    return len(found) == len(shape) and all(same(a, b) for a, b in zip(found, shape, strict=True))

@@ -41,12 +41,12 @@ def convert(
     A bound that the graph implies for a dimension is often found after shapes that it would
     simplify, so the import starts again with it, at most once for each bound.
     """
-    implied: dict[str, tuple[int, str]] = {}
+    implied: dict[tuple[str, str], tuple[int, str]] = {}
     for _ in range(_MAX_ATTEMPTS):
         try:
             return _Attempt(graph, reader, registry, Symbols(given, implied)).run(source)
         except TightenedError as found:
-            implied[found.name] = (found.upper, found.reason)
+            implied[found.name, found.side] = (found.bound, found.reason)
     raise ModelError(f"{source}: the bounds of its dimensions keep changing")
 
 
@@ -69,16 +69,13 @@ class _Attempt:
         ]
         self._symbols.check_names()
         scope: dict[str, Value | None] = {
-            name: KnownValue(name, graph.dtypes[name], data)
-            for name, data in graph.weights.items()
+            name: KnownValue(name, graph.dtypes[name], data) for name, data in graph.weights.items()
         }
         inputs = [relax.Var(p.name, relax.TensorType(p.shape, p.dtype)) for p in ports]
         for port, var in zip(ports, inputs, strict=True):
             context.reserve(port.name)
-            scope[port.name] = TensorValue(
-                port.name, port.dtype, port.shape, var, source=port.name
-            )
-        with context.builder.function("main"):
+            scope[port.name] = TensorValue(port.name, port.dtype, port.shape, var, source=port.name)
+        with context.function():
             with context.builder.dataflow():
                 self._nodes(graph.nodes, graph.opsets, scope, "")
                 if self._blockers:
@@ -207,9 +204,7 @@ class _Attempt:
         if len(inputs) > len(body.inputs) or len(proto.output) > len(body.outputs):
             raise ModelError(f"{label}: it has more inputs or outputs than its function")
         missing = [None] * (len(body.inputs) - len(inputs))
-        inner: dict[str, Value | None] = dict(
-            zip(body.inputs, (*inputs, *missing), strict=True)
-        )
+        inner: dict[str, Value | None] = dict(zip(body.inputs, (*inputs, *missing), strict=True))
         nodes = in_order(body.nodes, body.inputs)
         self._nodes(nodes, body.opsets, inner, f"{label}: ")
         for name, formal in zip(proto.output, body.outputs, strict=False):

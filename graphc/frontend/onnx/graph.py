@@ -78,7 +78,9 @@ def in_order(nodes: Sequence[NodeProto], given: Iterable[str]) -> tuple[NodeProt
         waiting.append(len(needs))
         for other in needs:
             followers.setdefault(other, []).append(index)
-    if all(made_by.get(name, -1) < index for index, node in enumerate(nodes) for name in node.input):
+    if all(
+        made_by.get(name, -1) < index for index, node in enumerate(nodes) for name in node.input
+    ):
         return tuple(nodes)
     return _sorted(nodes, waiting, followers)
 

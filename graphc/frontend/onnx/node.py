@@ -81,23 +81,23 @@ class Node:
     def has(self, name: str) -> bool:
         return name in self.attributes
 
-    def int(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         return int(self._typed(name, int, "an integer", default))
 
-    def float(self, name: str, default: float | None = None) -> float:
+    def number(self, name: str, default: float | None = None) -> float:
         return float(self._typed(name, (float, int), "a number", default))
 
-    def string(self, name: str, default: str | None = None) -> str:
+    def text(self, name: str, default: str | None = None) -> str:
         value = self._typed(name, (bytes, str), "a string", default)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
-    def ints(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         value = self._typed(name, (tuple, list), "a list of integers", default)
         if not all(isinstance(item, int) for item in value):
             raise self.error(f"attribute {name} must be a list of integers")
         return tuple(value)
 
-    def floats(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+    def numbers(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
         value = self._typed(name, (tuple, list), "a list of numbers", default)
         if not all(isinstance(item, (int, float)) for item in value):
             raise self.error(f"attribute {name} must be a list of numbers")
@@ -107,7 +107,7 @@ class Node:
         return self._typed(name, np.ndarray, "a tensor", None)
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        value = self.string(name, default)
+        value = self.text(name, default)
         if value not in allowed:
             raise self.error(f"attribute {name} is {value!r}, not one of {', '.join(allowed)}")
         return value

@@ -104,9 +104,7 @@ def _polynomial(expr: Expr, atoms: Atoms) -> Polynomial:
     if isinstance(expr, tirx.Add):
         return _add(_polynomial(expr.a, atoms), _polynomial(expr.b, atoms))
     if isinstance(expr, tirx.Sub):
-        return _add(
-            _polynomial(expr.a, atoms), _multiply(_polynomial(expr.b, atoms), {(): -1})
-        )
+        return _add(_polynomial(expr.a, atoms), _multiply(_polynomial(expr.b, atoms), {(): -1}))
     if isinstance(expr, tirx.Mul):
         return _multiply(_polynomial(expr.a, atoms), _polynomial(expr.b, atoms))
     return {((atoms.number(expr), 1),): 1}

@@ -30,8 +30,28 @@ def read(path: Path, outputs: tuple[str, ...] = ()) -> tuple[Graph, TensorReader
         raise ModelError(f"{path}: not an ONNX model: {error}") from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(f"{path}: not an ONNX model, or one without a graph or outputs")
+    _check_text(model)
     reader = TensorReader(path, file)
     return _graph(model, parts, reader, outputs), reader
+
+
+def _check_text(model: ModelProto) -> None:
+    """protobuf gives names that are not UTF-8 as bytes; refuse them here, once."""
+    graph = model.graph
+    names = [entry.domain for entry in model.opset_import]
+    names += [tensor.name for tensor in graph.initializer]
+    for info in (*graph.input, *graph.output):
+        names.append(info.name)
+        names += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
+    for function in model.functions:
+        names += [function.name, function.domain, *function.input, *function.output]
+        names += [entry.domain for entry in function.opset_import]
+    for node in (*graph.node, *(node for f in model.functions for node in f.node)):
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"not an ONNX model: the name {name!r} is not UTF-8 text")
 
 
 def _bytes(path: Path) -> np.ndarray:
@@ -136,5 +156,7 @@ def _input(info: ValueInfoProto) -> GraphInput:
         else:
             shape.append(dim.dim_param or None)
     if len(shape) > 16:
-        raise ModelError(f"input {info.name!r} has {len(shape)} dimensions: at most 16 are compiled")
+        raise ModelError(
+            f"input {info.name!r} has {len(shape)} dimensions: at most 16 are compiled"
+        )
     return GraphInput(info.name, DTYPES[tensor.elem_type], tuple(shape))

@@ -25,6 +25,20 @@ def blockers(graph: Graph, registry: Registry) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*graph.blockers, *scan.nodes(graph.nodes, graph.opsets, 0))))
 
 
+def check_nodes(graph: Graph) -> None:
+    """Checks every node against ONNX's schema: number of inputs, names and types of attributes."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = dict(graph.opsets)
+    for node in graph.nodes:
+        if domain_of(node.domain) in ("", "ai.onnx.ml"):
+            try:
+                onnx.checker.check_node(node, context)
+            except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise ModelError(f"{describe(node)}: {reason}") from error
+
+
 class _Scan:
     def __init__(self, graph: Graph, registry: Registry) -> None:
         self._graph = graph

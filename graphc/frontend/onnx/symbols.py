@@ -6,7 +6,7 @@ All arithmetic on dimensions goes through here, so that equal dimensions are equ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -23,11 +23,14 @@ MAX_EXPRESSION = 200
 
 
 class TightenedError(Exception):
-    """A node proves that `name` is at most `upper`: import again with that known."""
+    """A node proves a bound of a dimension: import again with that known.
 
-    def __init__(self, name: str, upper: int, reason: str) -> None:
-        super().__init__(name, upper, reason)
-        self.name, self.upper, self.reason = name, upper, reason
+    `side` is "lower" or "upper".
+    """
+
+    def __init__(self, name: str, side: str, bound: int, reason: str) -> None:
+        super().__init__(name, side, bound, reason)
+        self.name, self.side, self.bound, self.reason = name, side, bound, reason
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ class Symbols:
     """Creates dimensions and reasons about expressions over them."""
 
     def __init__(
-        self, given: Mapping[str, int | Bounds], implied: Mapping[str, tuple[int, str]]
+        self,
+        given: Mapping[str, int | Bounds],
+        implied: Mapping[tuple[str, str], tuple[int, str]],
     ) -> None:
         self.dims: dict[str, Dim] = {}
         self.constraints: list[Constraint] = []
@@ -79,17 +84,24 @@ class Symbols:
         return self._vars[name]
 
     def _declare(self, name: str, given: Bounds) -> None:
-        dim = Dim(name, given.lower, given.upper)
-        if name in self._implied:
-            upper, reason = self._implied[name]
-            if given.upper is not None and given.upper > upper:
+        lower, upper = given.lower, given.upper
+        if (name, "upper") in self._implied:
+            most, reason = self._implied[name, "upper"]
+            if upper is not None and upper > most:
                 raise ConfigError(
-                    f"dimension {name}: {given.upper} was asked for, the model takes at most "
-                    f"{upper}: {reason}"
+                    f"dimension {name}: {upper} was asked for, the model takes at most {most}: "
+                    f"{reason}"
                 )
-            if upper < given.lower:
-                raise ModelError(f"dimension {name} would have to be at most {upper}: {reason}")
-            dim = replace(dim, upper=upper)
+            upper = most
+        if (name, "lower") in self._implied:
+            least, reason = self._implied[name, "lower"]
+            if upper is not None and least > upper:
+                raise ModelError(f"dimension {name} would have to be {least} to {upper}: {reason}")
+            lower = max(lower, least)
+        if upper is not None and upper < lower:
+            _, reason = self._implied[name, "upper"]
+            raise ModelError(f"dimension {name} would have to be {lower} to {upper}: {reason}")
+        dim = Dim(name, lower, upper)
         var = tirx.Var(name, "int64")
         # Without an upper bound TVM would treat products as if they could overflow.
         top = MAX_ELEMENTS if dim.upper is None else dim.upper
@@ -132,9 +144,10 @@ class Symbols:
         """Floor division; the caller has excluded a zero divisor."""
         if isinstance(left, int) and isinstance(right, int):
             return left // right
-        return self.exact_quotient(left, right) or self.simplify(
-            tirx.floordiv(_expr(left), _expr(right))
-        )
+        quotient = self.exact_quotient(left, right)
+        if quotient is not None:
+            return quotient
+        return self.simplify(tirx.floordiv(_expr(left), _expr(right)))
 
     def exact_quotient(self, left: Expr, right: Expr) -> Expr | None:
         """left / right when no value of the dimensions leaves a remainder."""
@@ -206,13 +219,24 @@ class Symbols:
 
     def imply_at_most(self, value: Expr, limit: Expr, where: str) -> bool:
         """Raises TightenedError when value <= limit bounds a dimension; False when it does not."""
-        if not isinstance(limit, int) or self.at_most(value, limit):
+        if self.at_most(value, limit):
             return False
-        terms = polynomial.linear(value)
-        if terms is None or terms[0] <= 0:
+        terms = polynomial.linear(value - limit)
+        if terms is None:
             return False
         factor, var, constant = terms
-        raise TightenedError(self._names[var], (limit - constant) // factor, where)
+        if factor > 0:
+            raise TightenedError(self._names[var], "upper", -constant // factor, where)
+        raise TightenedError(self._names[var], "lower", -(constant // factor), where)
+
+    def require_at_most(self, left: Expr, right: Expr, where: str) -> None:
+        """left <= right, or the model is wrong: proved, made a bound, or checked at run time."""
+        if self.at_most(left, right):
+            return
+        if self.at_most(right + 1, left):
+            raise ModelError(f"{where}: {left} is more than {right}")
+        self.imply_at_most(left, right, where)
+        self.unify(self.maximum(left, right), right, where)
 
 
 def same(left: Expr, right: Expr) -> bool:
@@ -247,6 +271,7 @@ def _check_size(expr: Expr) -> None:
             )
         if not isinstance(node, (int, tirx.Var, tirx.IntImm)):
             pending.extend(
-                part for part in (getattr(node, "a", None), getattr(node, "b", None)) if part
-                is not None
+                part
+                for part in (getattr(node, "a", None), getattr(node, "b", None))
+                if part is not None
             )

@@ -15,7 +15,9 @@ from graphc.frontend.onnx.values import Interval, KnownValue, Value
 
 Result: TypeAlias = "relax.Expr | Value | Sequence[relax.Expr | Value | None]"
 Convert: TypeAlias = "Callable[[Context, Node], Result]"
-Fold: TypeAlias = "Callable[[Context, Node, Sequence[np.ndarray | None]], np.ndarray | KnownValue | None]"
+Fold: TypeAlias = (
+    "Callable[[Context, Node, Sequence[np.ndarray | None]], np.ndarray | KnownValue | None]"
+)
 IntervalRule: TypeAlias = "Callable[[Context, Node], Interval | None]"
 
 

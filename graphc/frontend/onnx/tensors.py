@@ -47,12 +47,10 @@ class TensorReader:
             return _view(name, np.frombuffer(tensor.raw_data, "uint8"), dtype, count).reshape(shape)
         return _typed(tensor, name, dtype, count).reshape(shape)
 
-    def _external(
-        self, tensor: TensorProto, name: str, dtype: np.dtype, count: int
-    ) -> np.ndarray:
+    def _external(self, tensor: TensorProto, name: str, dtype: np.dtype, count: int) -> np.ndarray:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        where = f"tensor {name}: external data {location!r}"
+        where = f"tensor {name}: external data {location[:80]!r}"
         data = self._map(location, where)
         needed = count * dtype.itemsize
         offset = _number(entries.get("offset", "0"), where, "offset")

@@ -71,9 +71,7 @@ def _tensor(data: memoryview, begin: int, stop: int) -> tuple[Extent | None, byt
     return extent, b"".join(pieces)
 
 
-def _fields(
-    data: memoryview, position: int, stop: int
-) -> Iterator[tuple[int, int, int, int, int]]:
+def _fields(data: memoryview, position: int, stop: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(field number, wire type, start, start of the content, end) of each field."""
     while position < stop:
         start = position
@@ -122,4 +120,6 @@ def _encode(value: int) -> bytes:
 
 
 def _broken(position: int) -> ModelError:
-    return ModelError(f"not an ONNX model: the protobuf breaks off or is damaged at byte {position}")
+    return ModelError(
+        f"not an ONNX model: the protobuf breaks off or is damaged at byte {position}"
+    )

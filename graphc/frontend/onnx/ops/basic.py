@@ -22,13 +22,13 @@ def _constant(context: Context, node: Node) -> Result:
     if kind == "value":
         data = node.array("value")
     elif kind == "value_int":
-        data = np.array(node.int(kind), "int64")
+        data = np.array(node.integer(kind), "int64")
     elif kind == "value_float":
-        data = np.array(node.float(kind), "float32")
+        data = np.array(node.number(kind), "float32")
     elif kind == "value_ints":
-        data = np.array(node.ints(kind), "int64")
+        data = np.array(node.integers(kind), "int64")
     else:
-        data = np.array(node.floats(kind), "float32")
+        data = np.array(node.numbers(kind), "float32")
     return KnownValue(node.outputs[0], str(data.dtype), data)
 
 

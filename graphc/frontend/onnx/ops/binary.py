@@ -89,7 +89,7 @@ def _modulo(context: Context, node: Node) -> Result:
     left, right = node.input(0), node.input(1)
     node.same_dtype(left, right)
     node.need_number(left)
-    fmod = node.int("fmod", 0)
+    fmod = node.integer("fmod", 0)
     if left.dtype in FLOATS and not fmod:
         raise node.error("floating-point operands need fmod=1")
     (a, b), _ = context.broadcast(node, left, right)
@@ -108,7 +108,7 @@ def _numpy_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _fold_modulo(context: Context, node: Node, arrays: Any) -> Any:
-    numeric = np.fmod if node.int("fmod", 0) else np.mod
+    numeric = np.fmod if node.integer("fmod", 0) else np.mod
     if any(a is not None and a.dtype != object and a.dtype.kind in "iu" and not a.all()
            for a in arrays[1:]):  # fmt: skip
         raise node.error("it divides integers by a constant 0")
@@ -139,8 +139,10 @@ def _power(context: Context, node: Node) -> Result:
 
 def _fold_power(context: Context, node: Node, arrays: Any) -> Any:
     dtype = node.input(0).dtype
-    if dtype in INTEGERS and arrays[1] is not None and (
-        arrays[1].dtype == object or (arrays[1] < 0).any()
+    if (
+        dtype in INTEGERS
+        and arrays[1] is not None
+        and (arrays[1].dtype == object or (arrays[1] < 0).any())
     ):
         return None
     return elementwise(lambda a, b: np.power(a, b).astype(a.dtype))(context, node, arrays)
@@ -245,7 +247,7 @@ def _where_interval(context: Context, node: Node) -> Interval | None:
 
 def _modulo_interval(context: Context, node: Node) -> Interval | None:
     divisor = context.interval(node.input(1))
-    if node.int("fmod", 0) or divisor is None or not context.symbols.at_most(1, divisor.low):
+    if node.integer("fmod", 0) or divisor is None or not context.symbols.at_most(1, divisor.low):
         return None
     return Interval(0, context.symbols.simplify(divisor.high - 1))
 

@@ -43,15 +43,13 @@ def cast(context: Context, value: Value, dtype: str) -> relax.Expr | Value:
 def _target(node: Node) -> str:
     if node.op_type == "CastLike":
         return node.input(1).dtype
-    number = node.int("to")
+    number = node.integer("to")
     if number not in DTYPES:
         raise node.unsupported(f"a cast to {dtype_name(number)} is not compiled")
     return DTYPES[number]
 
 
-def _fold(
-    context: Context, node: Node, arrays: Sequence[np.ndarray | None]
-) -> KnownValue | None:
+def _fold(context: Context, node: Node, arrays: Sequence[np.ndarray | None]) -> KnownValue | None:
     data, dtype = arrays[0], _target(node)
     source = node.input(0).dtype
     if data is None:

@@ -54,10 +54,10 @@ def _gemm(context: Context, node: Node) -> Result:
     node.need_number(left)
     node.need_rank(left, 2, 2)
     node.need_rank(right, 2, 2)
-    alpha, beta = node.float("alpha", 1.0), node.float("beta", 1.0)
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if left.dtype not in FLOATS and (alpha != 1.0 or beta != 1.0):
         raise node.unsupported("integer operands with alpha or beta are not compiled")
-    turn_left, turn_right = bool(node.int("transA", 0)), bool(node.int("transB", 0))
+    turn_left, turn_right = bool(node.integer("transA", 0)), bool(node.integer("transB", 0))
     name = node.outputs[0]
     k, m = left.shape if turn_left else reversed(left.shape)
     n, inner = right.shape if turn_right else reversed(right.shape)
@@ -99,7 +99,7 @@ def _einsum(context: Context, node: Node) -> Result:
     """Equations without an ellipsis or a repeated letter in one operand."""
     values = node.all_inputs()
     node.same_dtype(*values)
-    equation = node.string("equation").replace(" ", "")
+    equation = node.text("equation").replace(" ", "")
     if "." in equation or not equation.isascii():
         raise node.unsupported(f"equation {equation!r} is not compiled: write out the dimensions")
     terms, arrow, result = equation.partition("->")
@@ -129,13 +129,12 @@ def _contract(
     """Operands one after another: laid out alike, multiplied, summed over what is not needed."""
     name = node.outputs[0]
     values = node.all_inputs()
-    held, total = letters[0], context.expr(
-        context.cast_shape(values[0], [extents[x] for x in letters[0]], node.label)
+    held, total = (
+        letters[0],
+        context.expr(context.cast_shape(values[0], [extents[x] for x in letters[0]], node.label)),
     )
     for index, (term, value) in enumerate(zip(letters[1:], values[1:], strict=True), 1):
-        other = context.expr(
-            context.cast_shape(value, [extents[x] for x in term], node.label)
-        )
+        other = context.expr(context.cast_shape(value, [extents[x] for x in term], node.label))
         later = set(result).union(*letters[index + 1 :]) if index + 1 < len(letters) else set(
             result
         )  # fmt: skip

@@ -17,7 +17,7 @@ from graphc.ir import Expr
 
 
 def _permutation(node: Node, rank: int) -> tuple[int, ...]:
-    permutation = node.ints("perm", tuple(reversed(range(rank))))
+    permutation = node.integers("perm", tuple(reversed(range(rank))))
     if sorted(permutation) != list(range(rank)):
         raise node.error(f"perm {list(permutation)} is not an order of {rank} dimensions")
     return permutation
@@ -108,7 +108,7 @@ def _concat(context: Context, node: Node) -> Result:
     values = node.all_inputs()
     node.same_dtype(*values)
     rank = values[0].rank
-    axis = node.axis(node.int("axis"), rank)
+    axis = node.axis(node.integer("axis"), rank)
     shape = list(values[0].shape)
     for value in values[1:]:
         if value.rank != rank:
@@ -140,7 +140,7 @@ def _fold_concat(
     node.same_dtype(*node.all_inputs())
     if len({array.ndim for array in given}) != 1:
         raise node.error("its inputs have different numbers of dimensions")
-    axis = node.axis(node.int("axis"), given[0].ndim)
+    axis = node.axis(node.integer("axis"), given[0].ndim)
     if any(array.dtype == object for array in given):
         given = [array.astype(object) for array in given]
     return np.concatenate(given, axis)
@@ -157,14 +157,14 @@ def _concat_interval(context: Context, node: Node) -> Interval | None:
     for interval in intervals[1:]:
         low = context.symbols.minimum(low, interval.low)
         high = context.symbols.maximum(high, interval.high)
-    last = node.axis(node.int("axis"), values[0].rank) == values[0].rank - 1
+    last = node.axis(node.integer("axis"), values[0].rank) == values[0].rank - 1
     columns = last and all(same(value.shape[-1], 1) for value in values)
     return Interval(low, high, False, tuple(intervals) if columns else ())
 
 
 def _split(context: Context, node: Node) -> Result:
     value = node.input(0)
-    axis = node.axis(node.int("axis", 0), value.rank)
+    axis = node.axis(node.integer("axis", 0), value.rank)
     extent = value.shape[axis]
     sizes = _split_sizes(context, node, extent)
     if len(sizes) != len(node.outputs):
@@ -182,9 +182,7 @@ def _split(context: Context, node: Node) -> Result:
     return results
 
 
-def _part(
-    context: Context, value: Value, axis: int, start: Expr, end: Expr, name: str
-) -> Value:
+def _part(context: Context, value: Value, axis: int, start: Expr, end: Expr, name: str) -> Value:
     if isinstance(value, KnownValue) and isinstance(start, int) and isinstance(end, int):
         cut = (slice(None),) * axis + (slice(start, end),)
         return KnownValue(name, value.dtype, value.data[cut])
@@ -198,10 +196,10 @@ def _part(
 
 def _split_sizes(context: Context, node: Node, extent: Expr) -> list[Expr]:
     if node.version < 13 and node.has("split"):
-        return list(_positive(node, node.ints("split")))
+        return list(_positive(node, node.integers("split")))
     if node.version >= 13 and node.optional(1) is not None:
         return list(_positive(node, context.known_ints(node, 1)))
-    count = node.int("num_outputs", len(node.outputs)) if node.version >= 18 else len(node.outputs)
+    count = node.integer("num_outputs", len(node.outputs)) if node.version >= 18 else len(node.outputs)
     if not 1 <= count <= len(node.outputs):
         raise node.error(f"num_outputs is {count}, it has {len(node.outputs)} outputs")
     if isinstance(extent, int):
@@ -224,7 +222,7 @@ def _blocks(context: Context, node: Node) -> Result:
     value = node.input(0)
     node.need_rank(value, 4, 4)
     n, c, h, w = value.shape
-    block = node.int("blocksize")
+    block = node.integer("blocksize")
     if block < 1:
         raise node.error(f"blocksize is {block}")
 

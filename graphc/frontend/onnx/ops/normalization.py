@@ -21,9 +21,9 @@ def _layer_norm(context: Context, node: Node) -> Result:
     value, scale, bias = node.input(0), node.input(1), node.optional(2)
     node.need_float(value)
     node.same_dtype(value, scale, *([bias] if bias else []))
-    axis = node.axis(node.int("axis", -1), value.rank)
+    axis = node.axis(node.integer("axis", -1), value.rank)
     axes = list(range(axis, value.rank))
-    epsilon = node.float("epsilon", 1e-5)
+    epsilon = node.number("epsilon", 1e-5)
     wide = _stash(context, node, value)
     mean: TensorValue | None = None
     inverse: TensorValue | None = None
@@ -92,11 +92,11 @@ def _rms_norm(context: Context, node: Node) -> Result:
     value, scale = node.input(0), node.input(1)
     node.need_float(value)
     node.same_dtype(value, scale)
-    axis = node.axis(node.int("axis", -1), value.rank)
+    axis = node.axis(node.integer("axis", -1), value.rank)
     wide = _stash(context, node, value)
     gamma = _parameter(context, node, scale, value.shape[axis:], wide.dtype)
     axes = list(range(axis, value.rank))
-    call = op.nn.rms_norm(context.expr(wide), gamma, axes, node.float("epsilon", 1e-5))
+    call = op.nn.rms_norm(context.expr(wide), gamma, axes, node.number("epsilon", 1e-5))
     return _narrow(context, node, call, value.dtype)
 
 
@@ -105,15 +105,15 @@ def _batch_norm(context: Context, node: Node) -> Result:
     value = node.input(0)
     node.need_float(value)
     node.need_rank(value, 2)
-    if node.int("training_mode", 0) or any(node.outputs[1:]):
+    if node.integer("training_mode", 0) or any(node.outputs[1:]):
         raise node.unsupported("batch normalisation in training mode: export for inference")
-    if node.version < 9 and node.int("spatial", 1) != 1:
+    if node.version < 9 and node.integer("spatial", 1) != 1:
         raise node.unsupported("batch normalisation that is not spatial is not compiled")
     parts = [node.input(index) for index in range(1, 5)]
     for part in parts:
         node.need_rank(part, 1, 1)
         context.symbols.unify(part.shape[0], value.shape[1], f"{node.label} scales channels")
-    epsilon = node.float("epsilon", 1e-5)
+    epsilon = node.number("epsilon", 1e-5)
     factor, offset = _affine(context, node, parts, epsilon, value.dtype)
     shape = [1, value.shape[1], *([1] * (value.rank - 2))]
     name = node.outputs[0]
@@ -161,7 +161,7 @@ def _instance_norm(context: Context, node: Node) -> Result:
     name = node.outputs[0]
     axes = list(range(2, value.rank))
     wide = _stash(context, node, value)
-    mean, inverse = _statistics(context, node, wide, axes, node.float("epsilon", 1e-5))
+    mean, inverse = _statistics(context, node, wide, axes, node.number("epsilon", 1e-5))
     shape = (value.shape[1], *([1] * (value.rank - 2)))
     centred = context.emit(op.subtract(context.expr(wide), mean.var), f"{name}.moved").var
     normal = context.emit(op.multiply(centred, inverse.var), f"{name}.normal").var
@@ -183,7 +183,7 @@ def _lp_norm(context: Context, node: Node) -> Result:
     """x / |x|_p along an axis; 0 where the norm is 0."""
     value = node.input(0)
     node.need_float(value)
-    axis, p = node.axis(node.int("axis", -1), value.rank), node.int("p", 2)
+    axis, p = node.axis(node.integer("axis", -1), value.rank), node.integer("p", 2)
     if p not in (1, 2):
         raise node.error(f"p is {p}, it must be 1 or 2")
     name, x = node.outputs[0], context.expr(value)

@@ -21,11 +21,11 @@ _Reduce = Callable[..., relax.Expr]
 def _axes(context: Context, node: Node, rank: int, as_input: int) -> tuple[int, ...] | None:
     """The axes to reduce, None for nothing at all (noop_with_empty_axes)."""
     if node.version < as_input:
-        given = node.ints("axes", ())
+        given = node.integers("axes", ())
     else:
         given = () if node.optional(1) is None else tuple(context.fixed_ints(node, 1))
     if not given:
-        return None if node.int("noop_with_empty_axes", 0) else tuple(range(rank))
+        return None if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     return node.axes(given, rank)
 
 
@@ -36,7 +36,7 @@ def _reduce(reduce: _Reduce, as_input: int = 18) -> Convert:
         value = node.input(0)
         node.need_number(value)
         axes = _axes(context, node, value.rank, as_input)
-        keep = bool(node.int("keepdims", 1))
+        keep = bool(node.integer("keepdims", 1))
         if axes is None:
             axes = ()
         return reduce(context, node, context.expr(value), value.dtype, list(axes), keep)
@@ -129,11 +129,11 @@ def _arg(operation: Callable[..., relax.Expr]) -> Convert:
     def convert(context: Context, node: Node) -> Result:
         value = node.input(0)
         node.need_number(value)
-        axis = node.axis(node.int("axis", 0), value.rank)
-        keep = bool(node.int("keepdims", 1))
+        axis = node.axis(node.integer("axis", 0), value.rank)
+        keep = bool(node.integer("keepdims", 1))
         x = context.expr(value)
         name = node.outputs[0]
-        if not node.int("select_last_index", 0):
+        if not node.integer("select_last_index", 0):
             return op.astype(context.emit(operation(x, axis, keep), f"{name}.first").var, "int64")
         extent = value.shape[axis]
         if not isinstance(extent, int):
@@ -148,7 +148,7 @@ def _arg(operation: Callable[..., relax.Expr]) -> Convert:
 
 def _arg_interval(context: Context, node: Node) -> Interval | None:
     value = node.input(0)
-    extent = value.shape[node.axis(node.int("axis", 0), value.rank)]
+    extent = value.shape[node.axis(node.integer("axis", 0), value.rank)]
     return Interval(0, context.symbols.simplify(extent - 1))
 
 
@@ -162,7 +162,7 @@ def _cumsum(context: Context, node: Node) -> Result:
     if len(axes) != 1:
         raise node.error(f"it has {len(axes)} axes, it needs one")
     axis = node.axis(axes[0], value.rank)
-    exclusive, reverse = bool(node.int("exclusive", 0)), node.int("reverse", 0)
+    exclusive, reverse = bool(node.integer("exclusive", 0)), node.integer("reverse", 0)
     x, name = context.expr(value), node.outputs[0]
     if reverse:
         x = context.emit(op.flip(x, axis), f"{name}.turned", value.shape).var
@@ -186,7 +186,7 @@ def _fold(numeric: Callable[..., Any], symbolic: Any, as_input: int = 18) -> Fol
         axes = _axes(context, node, data.ndim, as_input)
         if axes is None:
             return data
-        keep = bool(node.int("keepdims", 1))
+        keep = bool(node.integer("keepdims", 1))
         if data.dtype != object:
             return np.asarray(numeric(data, axis=axes, keepdims=keep)).astype(data.dtype)
 

@@ -17,7 +17,7 @@ from graphc.ir import Expr
 
 def _shape(context: Context, node: Node) -> Result:
     value = node.input(0)
-    start, end = node.int("start", 0), node.int("end", value.rank)
+    start, end = node.integer("start", 0), node.integer("end", value.rank)
     rank = value.rank
     start = min(max(start + rank if start < 0 else start, 0), rank)
     end = min(max(end + rank if end < 0 else end, 0), rank)
@@ -65,7 +65,7 @@ def reshaped(context: Context, node: Node, value: Value, target: Sequence[Expr])
 def _target(context: Context, node: Node, shape: Sequence[Expr]) -> list[Expr]:
     """The new shape, with 0 (copy) and -1 (what is left) resolved."""
     target = context.known_ints(node, 1)
-    zero_is_zero = bool(node.int("allowzero", 0))
+    zero_is_zero = bool(node.integer("allowzero", 0))
     free: int | None = None
     for axis, extent in enumerate(target):
         if same(extent, 0) and not zero_is_zero:
@@ -112,7 +112,7 @@ def _fold_reshape(
 
 def _flatten(context: Context, node: Node) -> Result:
     value = node.input(0)
-    axis = node.int("axis", 1)
+    axis = node.integer("axis", 1)
     if not -value.rank <= axis <= value.rank:
         raise node.error(f"axis {axis} is out of range for {value.rank} dimensions")
     axis = axis + value.rank if axis < 0 else axis
@@ -126,7 +126,7 @@ def _flatten(context: Context, node: Node) -> Result:
 def _given_axes(context: Context, node: Node) -> tuple[int, ...] | None:
     """Axes: an attribute before opset 13, an input from then on."""
     if node.version < 13:
-        return node.ints("axes") if node.has("axes") else None
+        return node.integers("axes") if node.has("axes") else None
     if node.optional(1) is None:
         return None
     return tuple(context.fixed_ints(node, 1))
@@ -154,7 +154,10 @@ def _fold_squeeze(
     data = arrays[0]
     if data is None:
         return None
-    return np.squeeze(data, _squeezed_axes(context, node, data.shape))
+    axes = _squeezed_axes(context, node, data.shape)
+    if any(data.shape[axis] != 1 for axis in axes):
+        raise node.error(f"axes {list(axes)} of shape {list(data.shape)} are not all 1")
+    return np.squeeze(data, axes)
 
 
 def _unsqueezed_axes(context: Context, node: Node, rank: int) -> tuple[int, ...]:
@@ -170,9 +173,7 @@ def _unsqueeze(context: Context, node: Node) -> Result:
     value = node.input(0)
     axes = _unsqueezed_axes(context, node, value.rank)
     rest = iter(value.shape)
-    target = [
-        1 if axis in axes else next(rest) for axis in range(value.rank + len(axes))
-    ]
+    target = [1 if axis in axes else next(rest) for axis in range(value.rank + len(axes))]
     return reshaped(context, node, value, target)
 
 

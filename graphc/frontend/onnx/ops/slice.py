@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.node import Node
-from graphc.frontend.onnx.symbols import same
+from graphc.frontend.onnx.symbols import MAX_ELEMENTS, same
 from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import Value
 from graphc.ir import Expr
@@ -27,20 +27,25 @@ def _slice(context: Context, node: Node) -> Result:
 def sliced(context: Context, value: Value, cuts: Mapping[int, Cut], name: str) -> Value:
     """The value with each axis of `cuts` cut; itself when nothing is cut off."""
     shape = list(value.shape)
-    axes, begins, ends, steps = [], [], [], []
+    axes, begins, ends, steps, turned = [], [], [], [], []
     for axis, (start, length, step) in cuts.items():
         if step == 1 and same(start, 0) and same(length, value.shape[axis]):
             continue
         shape[axis] = length
+        if step < 0:  # cut forwards, then turn round
+            start, step = context.symbols.simplify(start + (length - 1) * step), -step
+            start = 0 if same(length, 0) else start
+            turned.append(axis)
         axes.append(axis)
         begins.append(start)
         ends.append(context.symbols.simplify(start + length * step))
         steps.append(step)
     if not axes:
         return value
-    call = op.strided_slice(
-        context.expr(value), axes, begins, ends, steps, assume_inbound=True
-    )
+    call = op.strided_slice(context.expr(value), axes, begins, ends, steps, assume_inbound=True)
+    for number, axis in enumerate(turned):
+        part = context.emit(call, f"{name}.cut{number}", shape)
+        call = op.flip(part.var, axis)
     return context.emit(call, name, shape)
 
 
@@ -49,8 +54,8 @@ def _cuts(context: Context, node: Node, shape: Sequence[Expr]) -> dict[int, Cut]
     starts: Sequence[Expr]
     ends: Sequence[Expr]
     if node.version < 10:
-        starts, ends = node.ints("starts"), node.ints("ends")
-        axes = node.ints("axes", tuple(range(len(starts))))
+        starts, ends = node.integers("starts"), node.integers("ends")
+        axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
         starts, ends = context.known_ints(node, 1), context.known_ints(node, 2)
@@ -73,6 +78,7 @@ def _cut(context: Context, node: Node, extent: Expr, start: Expr, end: Expr, ste
     symbols = context.symbols
     if step == 0:
         raise node.error("a step is 0")
+    step = max(min(step, MAX_ELEMENTS), -MAX_ELEMENTS)  # longer ones take one element as well
     start, end = _from_front(context, node, start, extent), _from_front(context, node, end, extent)
     if step > 0:
         start = symbols.minimum(symbols.maximum(start, 0), extent)
@@ -97,9 +103,7 @@ def _from_front(context: Context, node: Node, position: Expr, extent: Expr) -> E
     raise node.unsupported(f"whether {position} is negative depends on the inputs' dimensions")
 
 
-def _fold(
-    context: Context, node: Node, arrays: Sequence[np.ndarray | None]
-) -> np.ndarray | None:
+def _fold(context: Context, node: Node, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
     data = arrays[0]
     if data is None:
         return None

@@ -19,7 +19,7 @@ def _along_axis(softmax: _Softmax) -> Convert:
     def convert(context: Context, node: Node) -> Result:
         value = node.input(0)
         node.need_float(value)
-        axis = node.axis(node.int("axis", -1), value.rank)
+        axis = node.axis(node.integer("axis", -1), value.rank)
         return softmax(context.expr(value), axis)
 
     return convert
@@ -31,7 +31,7 @@ def _flattened(softmax: _Softmax) -> Convert:
     def convert(context: Context, node: Node) -> Result:
         value = node.input(0)
         node.need_float(value)
-        axis = node.axis(node.int("axis", 1), value.rank)
+        axis = node.axis(node.integer("axis", 1), value.rank)
         if all(same(extent, 1) for extent in value.shape[axis + 1 :]):
             return softmax(context.expr(value), axis)
         name = node.outputs[0]

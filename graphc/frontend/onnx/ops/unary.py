@@ -46,9 +46,7 @@ class _Maths:
     def __call__(
         self, operation: Callable[..., relax.Expr], *operands: relax.Expr | float
     ) -> relax.Expr:
-        exprs = [
-            self.number(item) if isinstance(item, (int, float)) else item for item in operands
-        ]
+        exprs = [self.number(item) if isinstance(item, (int, float)) else item for item in operands]
         return self.bind(operation(*exprs))
 
     def bind(self, call: relax.Expr) -> relax.Expr:
@@ -77,25 +75,25 @@ def _softplus(m: _Maths, node: Node) -> relax.Expr:
 
 
 def _leaky_relu(m: _Maths, node: Node) -> relax.Expr:
-    alpha = node.float("alpha", 0.01)
+    alpha = node.number("alpha", 0.01)
     return op.where(m(op.less, m.x, 0.0), m(op.multiply, m.x, alpha), m.x)
 
 
 def _elu(m: _Maths, node: Node) -> relax.Expr:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.number("alpha", 1.0)
     grown = m(op.multiply, m(op.subtract, m(op.exp, m.x), 1.0), alpha)
     return op.where(m(op.less, m.x, 0.0), grown, m.x)
 
 
 def _selu(m: _Maths, node: Node) -> relax.Expr:
-    alpha = node.float("alpha", 1.67326319217681884765625)
-    gamma = node.float("gamma", 1.05070102214813232421875)
+    alpha = node.number("alpha", 1.67326319217681884765625)
+    gamma = node.number("gamma", 1.05070102214813232421875)
     grown = m(op.multiply, m(op.subtract, m(op.exp, m.x), 1.0), alpha)
     return op.multiply(m(op.where, m(op.less_equal, m.x, 0.0), grown, m.x), m.number(gamma))
 
 
 def _celu(m: _Maths, node: Node) -> relax.Expr:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.number("alpha", 1.0)
     if alpha == 0:
         raise node.error("alpha is 0")
     grown = m(op.subtract, m(op.exp, m(op.divide, m.x, alpha)), 1.0)
@@ -104,11 +102,11 @@ def _celu(m: _Maths, node: Node) -> relax.Expr:
 
 
 def _thresholded_relu(m: _Maths, node: Node) -> relax.Expr:
-    return op.where(m(op.greater, m.x, node.float("alpha", 1.0)), m.x, m.number(0))
+    return op.where(m(op.greater, m.x, node.number("alpha", 1.0)), m.x, m.number(0))
 
 
 def _hard_sigmoid(m: _Maths, node: Node) -> relax.Expr:
-    line = m(op.add, m(op.multiply, m.x, node.float("alpha", 0.2)), node.float("beta", 0.5))
+    line = m(op.add, m(op.multiply, m.x, node.number("alpha", 0.2)), node.number("beta", 0.5))
     return op.minimum(m(op.maximum, line, 0.0), m.number(1))
 
 
@@ -122,20 +120,20 @@ def _mish(m: _Maths, node: Node) -> relax.Expr:
 
 
 def _swish(m: _Maths, node: Node) -> relax.Expr:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.number("alpha", 1.0)
     if alpha == 1.0:
         return op.nn.silu(m.x)
     return op.multiply(m.x, m(op.sigmoid, m(op.multiply, m.x, alpha)))
 
 
 def _shrink(m: _Maths, node: Node) -> relax.Expr:
-    bias, lambd = node.float("bias", 0.0), node.float("lambd", 0.5)
+    bias, lambd = node.number("bias", 0.0), node.number("lambd", 0.5)
     above = m(op.where, m(op.greater, m.x, lambd), m(op.subtract, m.x, bias), 0.0)
     return op.where(m(op.less, m.x, -lambd), m(op.add, m.x, bias), above)
 
 
 def _is_inf(m: _Maths, node: Node) -> relax.Expr:
-    positive, negative = node.int("detect_positive", 1), node.int("detect_negative", 1)
+    positive, negative = node.integer("detect_positive", 1), node.integer("detect_negative", 1)
     if positive and negative:
         return op.isinf(m.x)
     if not positive and not negative:
@@ -213,7 +211,7 @@ def _clip_bounds(node: Node) -> tuple[Value | None, Value | None]:
     def bound(name: str) -> Value | None:
         if not node.has(name):
             return None
-        return KnownValue("", dtype, np.array(node.float(name), dtype))
+        return KnownValue("", dtype, np.array(node.number(name), dtype))
 
     return bound("min"), bound("max")
 
@@ -233,9 +231,7 @@ def _fold_clip(context: Context, node: Node, arrays: Any) -> Any:
 
 def _clip_interval(context: Context, node: Node) -> Interval | None:
     known = context.interval(node.input(0))
-    low, high = (
-        None if bound is None else context.interval(bound) for bound in _clip_bounds(node)
-    )
+    low, high = (None if bound is None else context.interval(bound) for bound in _clip_bounds(node))
     bottom = low.low if low else known.low if known else None
     top = high.high if high else known.high if known else None
     if bottom is None or top is None:

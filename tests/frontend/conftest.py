@@ -1,4 +1,4 @@
-"""Makes `relax_models`, the helpers of these tests, importable."""
+"""Makes `relax_vm` and `fuzz_models`, the helpers of these tests, importable."""
 
 from __future__ import annotations
 

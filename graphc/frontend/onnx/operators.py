@@ -1,0 +1,46 @@
+"""Every table of operators, in one list: an operator that is not in it is not compiled."""
+
+from __future__ import annotations
+
+from graphc.frontend.onnx.ops import (
+    basic,
+    binary,
+    cast,
+    convolution,
+    gather,
+    generate,
+    matmul,
+    movement,
+    normalization,
+    pad,
+    pooling,
+    reduce,
+    resize,
+    shape,
+    slice,
+    softmax,
+    unary,
+)
+from graphc.frontend.onnx.table import Registry
+
+REGISTRY = Registry(
+    (
+        basic.TABLE,
+        cast.TABLE,
+        unary.TABLE,
+        binary.TABLE,
+        reduce.TABLE,
+        matmul.TABLE,
+        softmax.TABLE,
+        normalization.TABLE,
+        convolution.TABLE,
+        pooling.TABLE,
+        shape.TABLE,
+        movement.TABLE,
+        slice.TABLE,
+        gather.TABLE,
+        pad.TABLE,
+        resize.TABLE,
+        generate.TABLE,
+    )
+)
