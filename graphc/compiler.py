@@ -39,7 +39,7 @@ def compile(
     output: str | Path | None = None,
     *,
     progress: Progress | None = None,
-    **options: Any,  # noqa: ANN401
+    **options: Any,
 ) -> Artifact:
     """Compile a model file to an artifact directory; `options` are CompileConfig's fields.
 

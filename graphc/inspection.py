@@ -33,7 +33,7 @@ def artifact_record(directory: Path) -> dict[str, object]:
     }
 
 
-def _plain(record: Any) -> dict[str, object]:  # noqa: ANN401
+def _plain(record: Any) -> dict[str, object]:
     """A dataclass as JSON has it: lists for tuples, and without what is not set."""
     plain: dict[str, object] = json.loads(json.dumps(asdict(record)))
     return plain

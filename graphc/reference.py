@@ -25,6 +25,8 @@ _FAULTS: Final[tuple[type[Exception], ...]] = (
     ),
 )
 
+onnxruntime.disable_telemetry_events()
+
 
 class Refused(ModelError):
     """ONNX Runtime does not run this model, or not with these inputs."""
@@ -69,7 +71,7 @@ class Reference:
         return dict(zip(self.outputs, (np.asarray(v) for v in values), strict=True))
 
 
-def _observed(path: Path, names: Sequence[str], options: Any) -> bytes:  # noqa: ANN401
+def _observed(path: Path, names: Sequence[str], options: Any) -> bytes:
     """The model's bytes with more outputs; onnxruntime infers their types."""
     model = onnx.load(str(path), load_external_data=False)
     known = {output.name for output in model.graph.output}

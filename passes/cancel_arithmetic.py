@@ -18,7 +18,8 @@ import numpy as np
 from tvm import relax
 
 from graphc.passes.evaluate import numpy_dtype
-from graphc.passes.graph import Graph, Node
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
 
 _NEUTRAL_LEFT = {"add": 0.0, "multiply": 1.0, "logical_and": 1.0, "logical_or": 0.0}
 _NEUTRAL_RIGHT = {**_NEUTRAL_LEFT, "subtract": 0.0, "divide": 1.0, "power": 1.0}
@@ -69,6 +70,8 @@ def multiply_by_exact_reciprocal(graph: Graph, node: Node) -> Node | None:
     if value is None or value == 0 or not math.isfinite(value) or "float" not in node.dtype:
         return None
     mantissa, exponent = math.frexp(value)
+    if not graph.shapes.same_all(node.inputs[0].shape, node.shape):
+        return None
     if abs(mantissa) != 0.5 or abs(exponent) > 14:
         return None
     factor = scalar_like(graph, 1 / value, node.inputs[1])

@@ -20,7 +20,8 @@ from tvm import relax
 
 from graphc.ir import Expr
 from graphc.passes.evaluate import integers, numpy_dtype
-from graphc.passes.graph import Graph, Node
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
 
 _ARITHMETIC = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}
 _COMPARISONS = {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from tvm import relax
 
-from graphc.passes.graph import Node
+from graphc.passes.node import Node
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -16,7 +16,8 @@ import math
 from graphc.ir import Model
 from graphc.passes.evaluate import Array, can_evaluate, evaluate, numpy_dtype
 from graphc.passes.evaluate_kernel import can_run_kernel, run_kernel
-from graphc.passes.graph import SMALL, Graph, Node, rewrite
+from graphc.passes.graph import SMALL, Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 _ALWAYS = 16 << 20

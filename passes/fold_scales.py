@@ -19,7 +19,8 @@ from tvm import relax
 
 from graphc.ir import Model
 from graphc.passes.evaluate import Array, numpy_dtype
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 # The axis of the output channels in the weights.

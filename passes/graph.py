@@ -9,99 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
-from graphc.ir import Expr, Model
-from graphc.passes.shapes import Shapes, dims_of
-
-Arg: TypeAlias = "Node | tuple[Node, ...] | Any"
-"""An argument of a call: a tensor, a tuple of tensors (concat), or anything else Relax allows."""
+from graphc.ir import Model
+from graphc.passes.node import Arg, Node
+from graphc.passes.shapes import Shapes
 
 SMALL = 16
 """Arrays of at most so many elements are written into the graph instead of into the weights."""
-
-
-class Node:
-    """A value: an input, a param (weight), a const, or the result of an operator.
-
-    `op` is the operator's name without "relax." ("add", "nn.softmax"), "call" for a function of
-    the module, or one of "input", "param", "const", "match_cast" and "tuple_get_item". `var`
-    stands for the value in new expressions: `graph.emit(relax.op.add(a.var, b.var))`.
-    """
-
-    __slots__ = ("_shape", "args", "expr", "inputs", "name", "op", "order", "ty", "users", "var")
-
-    def __init__(self, op: str, args: Sequence[Arg], expr: relax.Expr, name: str) -> None:
-        self.op = op
-        self.name = name
-        self.expr = expr
-        self.ty: Any = expr.ty
-        self.var: Any = None
-        self.order = (0, 0)
-        self.users: dict[Node, None] = {}
-        self.args: tuple[Arg, ...] = ()
-        self.inputs: tuple[Node, ...] = ()
-        self._shape: tuple[Expr, ...] | None = None
-        self.set_args(args)
-
-    def set_args(self, args: Sequence[Arg]) -> None:
-        """Change what the value is computed from."""
-        self.args = tuple(args)
-        found: list[Node] = []
-        for arg in self.args:
-            if isinstance(arg, Node):
-                found.append(arg)
-            elif isinstance(arg, tuple):
-                found.extend(arg)
-        self.inputs = tuple(found)
-
-    @property
-    def attrs(self) -> tvm.ir.Attrs:
-        """The attributes of the operator."""
-        return self.expr.attrs
-
-    @property
-    def shape(self) -> tuple[Expr, ...]:
-        """Dimensions: ints, and expressions where symbolic."""
-        if self._shape is None:
-            assert isinstance(self.ty, relax.TensorType), f"{self.name} ({self.op}): {self.ty}"
-            assert self.ty.shape is not None, f"{self.name} ({self.op}) has no known shape"
-            self._shape = dims_of(self.ty.shape.values)
-        return self._shape
-
-    @property
-    def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if no dimension is symbolic."""
-        dims = tuple(dim for dim in self.shape if isinstance(dim, int))
-        return dims if len(dims) == len(self.shape) else None
-
-    @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def is_tensor(self) -> bool:
-        """Whether it is one tensor of known shape, not a tuple of several."""
-        return isinstance(self.ty, relax.TensorType) and self.ty.shape is not None
-
-    @property
-    def dtype(self) -> str:
-        """The element type."""
-        return str(self.ty.dtype)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the value is known while compiling."""
-        return self.op in ("param", "const")
-
-    def __repr__(self) -> str:
-        return f"{self.name} = {self.op}({', '.join(node.name for node in self.inputs)})"
 
 
 class Graph:
@@ -272,10 +192,9 @@ class Graph:
             return None
         return float(self.value(node).reshape(()))
 
-    def callee(self, node: Node) -> relax.Expr | None:
-        """The function of the module that a call or call_tir runs."""
-        var = node.expr.op if node.op == "call" else node.expr.args[0]
-        return self.model.mod[var] if isinstance(var, tvm.ir.GlobalVar) else None
+    def kernel(self, node: Node) -> tirx.PrimFunc:
+        """The kernel that a call_tir runs."""
+        return self.model.mod[node.expr.args[0]]
 
     def function(self, function: relax.Function, hint: str) -> relax.GlobalVar:
         """The GlobalVar of a private function, shared with an equal one if there is one."""
@@ -297,7 +216,9 @@ class Graph:
         """Let every user of `old` use `new`, except what was emitted on the way to `new`."""
         if old is new:
             return
-        assert new.name
+        assert old.dtype == new.dtype and len(old.shape) == len(new.shape), (
+            f"{old} of {old.ty} cannot become {new} of {new.ty}"
+        )
         for user in list(old.users):
             if user.order[1] > self._mark:
                 continue

@@ -14,7 +14,8 @@ import numpy as np
 import tvm_ffi
 
 from graphc.ir import Model
-from graphc.passes.graph import Graph, Node, rebuilt, rewrite
+from graphc.passes.graph import Graph, rebuilt, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 _SAMPLES = 64

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphc.passes.graph import Graph, Node
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
 
 Match: TypeAlias = Mapping[str, Node]
 """The nodes found for the names in a pattern."""

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from graphc.passes.graph import Graph, Node
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
 
 Interval: TypeAlias = "tuple[float, float]"
 """Both ends included; infinite where nothing is known."""
@@ -18,6 +19,8 @@ _COPIES = {"broadcast_to", "repeat", "tile", "flip", "strided_slice"}
 _GATHERS = {"take", "gather_elements", "gather_nd"}
 _MOVES = frozenset(_RESHAPES | _COPIES | _GATHERS)
 _READ_AT_MOST = 1 << 20
+_WRAPS = 16
+"""Sums in types of so many bits are expected to wrap; indices and lengths in wider ones are not."""
 
 
 class Ranges:
@@ -43,17 +46,15 @@ class Ranges:
         return self._known[node]
 
     def _find(self, node: Node) -> Interval:
-        if not node.is_tensor:
-            return UNKNOWN
-        kind = "b" if node.dtype == "bool" else node.dtype[0]
-        if kind not in "bui":
+        if not node.is_tensor or not _is_integral(node):
             return UNKNOWN
         low, high = self._by_operator(node)
-        if kind == "b":
+        if node.dtype == "bool":
             return max(low, 0.0), min(high, 1.0)
-        if kind == "u":
-            return max(low, 0.0), high
-        return low, high
+        limits = np.iinfo(node.dtype)
+        if limits.bits <= _WRAPS and (low < limits.min or high > limits.max):
+            return float(limits.min), float(limits.max)
+        return (max(low, 0.0) if limits.min == 0 else low), high
 
     def _by_operator(self, node: Node) -> Interval:
         sources = [self._known[source] for source in node.inputs]
@@ -70,7 +71,7 @@ class Ranges:
         if node.op in ("concat", "where"):
             return _union(sources if node.op == "concat" else sources[1:])
         if node.op == "astype":
-            return _cast(node, sources[0]) if node.inputs[0].dtype[0] in "bui" else UNKNOWN
+            return _cast(node, sources[0]) if _is_integral(node.inputs[0]) else UNKNOWN
         function = _FUNCTIONS.get(node.op)
         return function(*sources) if function else UNKNOWN
 
@@ -97,6 +98,10 @@ class Ranges:
         return max(least, source[0]), min(most, source[1])
 
 
+def _is_integral(node: Node) -> bool:
+    return node.dtype == "bool" or node.dtype.startswith(("int", "uint"))
+
+
 def _limits(node: Node) -> list[object]:
     """The low and high arguments of a check of indices."""
     args = list(node.expr.args[1].fields) if hasattr(node.expr.args[1], "fields") else []
@@ -118,7 +123,8 @@ def _cast(node: Node, source: Interval) -> Interval:
             return (1, 1)
         return (0, 0) if source == (0, 0) else (0, 1)
     limits = np.iinfo(node.dtype)
-    fits = source[0] >= limits.min and source[1] <= limits.max
+    known = [end for end in source if np.isfinite(end)]
+    fits = all(limits.min <= end <= limits.max for end in known)
     return source if fits else (float(limits.min), float(limits.max))
 
 
@@ -139,7 +145,6 @@ def _product(left: Interval, right: Interval) -> Interval:
 _GREATER = _compare(lambda a, b: a[0] > b[1], lambda a, b: a[1] <= b[0])
 _AT_LEAST = _compare(lambda a, b: a[0] >= b[1], lambda a, b: a[1] < b[0])
 
-# Sums of machine integers may wrap; indices and lengths, which this is for, stay far below that.
 _FUNCTIONS: dict[str, Callable[..., Interval]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "subtract": lambda a, b: (a[0] - b[1], a[1] - b[0]),

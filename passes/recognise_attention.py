@@ -27,7 +27,8 @@ from graphc.ir import Expr, Model
 from graphc.passes.attention import Attention, attention_function
 from graphc.passes.cancel_arithmetic import scalar_like, uniform
 from graphc.passes.cancel_layout import permutation, permute_to, reshape_to
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 _SWALLOWS = -1e20

@@ -18,7 +18,8 @@ from tvm import relax
 
 from graphc.ir import Model
 from graphc.passes.cancel_arithmetic import scalar_like
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.pattern import close
 from graphc.passes.report import Report
 
@@ -75,6 +76,8 @@ def _activation(graph: Graph, node: Node, report: Report) -> Node | None:
             continue
         rest = list(whole.factors)
         rest.remove(gate)
+        if not all(graph.shapes.same_all(factor.shape, node.shape) for factor in whole.factors):
+            continue  # a constant of higher rank
         if gate.op == "sigmoid" and len(rest) == 1:
             new = _silu(graph, gate, rest[0], whole.number, node)
         elif len(rest) == 1 and close(whole.number, 0.5):

@@ -14,7 +14,8 @@ from tvm import relax
 from graphc.ir import Model
 from graphc.passes.cancel_layout import reshape_to
 from graphc.passes.evaluate import numpy_dtype
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.pattern import Match, Pattern, number, op, wild
 from graphc.passes.recognise_softmax import reduced_axes
 from graphc.passes.report import Report
@@ -65,6 +66,8 @@ def _norm(graph: Graph, node: Node, report: Report) -> Node | None:
     inner = _CENTRED.find(graph, outer["c"]) if outer is not None else None
     if outer is None or inner is None:
         return None
+    if not graph.shapes.same_all(inner["x"].shape, node.shape):
+        return None  # epsilon is a constant of higher rank
     x, refusal = inner["x"], refused(inner["mean"], outer["variance"])
     if refusal is None and reduced_axes(inner["mean"]) != reduced_axes(outer["variance"]):
         refusal = "mean and variance are over different axes"

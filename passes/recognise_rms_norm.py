@@ -13,7 +13,8 @@ from tvm import relax
 
 from graphc.ir import Model
 from graphc.passes.evaluate import numpy_dtype
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.pattern import number, op, wild
 from graphc.passes.recognise_layer_norm import along, over_root, refused, squared
 from graphc.passes.recognise_softmax import reduced_axes
@@ -45,7 +46,7 @@ def _recognise(graph: Graph, report: Report) -> None:
 
 def _norm(graph: Graph, node: Node, report: Report) -> Node | None:
     match = _NORMALISED.find(graph, node)
-    if match is None:
+    if match is None or not graph.shapes.same_all(match["x"].shape, node.shape):
         return None
     x, refusal = match["x"], refused(match["mean"])
     if refusal is not None:

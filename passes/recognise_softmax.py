@@ -10,7 +10,8 @@ from __future__ import annotations
 from tvm import relax
 
 from graphc.ir import Model
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.pattern import op, wild
 from graphc.passes.report import Report
 
@@ -41,6 +42,8 @@ def _softmax(graph: Graph, node: Node, report: Report) -> Node | None:
     inner = _POWERS.find(graph, outer["e"])
     if inner is None:
         report.miss(f"softmax: exp / sum at {node.name} not recognised: no maximum is subtracted")
+        return None
+    if not graph.shapes.same_all(inner["x"].shape, node.shape):
         return None
     axes = [reduced_axes(reduction) for reduction in (outer["sum"], inner["max"])]
     if axes[0] != axes[1] or len(axes[0]) != 1:

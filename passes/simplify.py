@@ -32,7 +32,8 @@ from graphc.passes.cancel_layout import (
     sink_broadcast,
     use_reshape,
 )
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 Rule: TypeAlias = Callable[[Graph, Node], "Node | None"]

@@ -21,7 +21,8 @@ from graphc.ir import Expr, Model
 from graphc.passes.cancel_arithmetic import broadcast_like
 from graphc.passes.cancel_layout import permute_to, reshape_to
 from graphc.passes.evaluate import integers
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 _READ_AT_MOST = 1 << 20

@@ -86,21 +86,21 @@ def kernels(rows: int = ROWS, features: tuple[str, ...] = ()) -> bytes:
     return _object_bytes(library)
 
 
-def plans() -> list[FunctionPlan]:
+def plans(rows: int = ROWS) -> list[FunctionPlan]:
     """The three functions above."""
-    return [_main_plan(), _square_plan(), _broken_plan()]
+    return [_main_plan(rows), _square_plan(), _broken_plan()]
 
 
 def build(place: Path, *, rows: int = ROWS, triple: str = link.DEFAULT_TRIPLE) -> Path:
     """Compile, link and publish the artifact at `place`."""
     with artifact.publish(place) as draft:
         table = draft.write_weights(weights(rows))
-        source = host.print_program(plans(), table, ["sse2"])
+        source = host.print_program(plans(rows), table, ["sse2"])
         link.build(source, [kernels(rows)], draft.path, triple=triple)
         draft.write_manifest(
             artifact.Manifest(
                 target=artifact.TargetInfo("test", "x86_64", triple, ("sse2",)),
-                functions=tuple(host.describe(plan) for plan in plans()),
+                functions=tuple(host.describe(plan) for plan in plans(rows)),
                 weights=table,
                 kernels=(artifact.KernelInfo("embed", "test"),),
                 source="hand-made",
@@ -151,7 +151,7 @@ def _other_kernels() -> dict[str, Any]:
     return {"turn": te.create_prim_func([a, b])}
 
 
-def _main_plan() -> FunctionPlan:
+def _main_plan(rows: int) -> FunctionPlan:
     b, s = tirx.Var("batch", "int64"), tirx.Var("sequence", "int64")
     cube, flat = (b, s, WIDTH), (b * s, WIDTH)
     signature = Signature(
@@ -171,7 +171,7 @@ def _main_plan() -> FunctionPlan:
     tensors = (
         Tensor(Storage.INPUT, 0, "int64", (b, s), "ids"),
         Tensor(Storage.INPUT, 1, "float32", cube, "x"),
-        Tensor(Storage.WEIGHT, 0, "float32", (ROWS, WIDTH), "table"),
+        Tensor(Storage.WEIGHT, 0, "float32", (rows, WIDTH), "table"),
         Tensor(Storage.WEIGHT, 1, "float32", (WIDTH,), "bias"),
         Tensor(Storage.ARENA, 0, "float32", cube, "embedded"),
         Tensor(Storage.ARENA, 0, "float32", flat, "embedded (reshaped)"),

@@ -341,4 +341,5 @@ def test_interrupt_while_compiling(
     assert "error: interrupted" in err.splitlines() and "Traceback" not in err
     assert time.monotonic() - start < 30
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tmp"]
-    assert not list((tmp_path / "tmp").iterdir())
+    left = {path.name for path in (tmp_path / "tmp").iterdir()}
+    assert left <= {".ses"}  # which onnxruntime writes when it is imported

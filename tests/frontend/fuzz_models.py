@@ -5,6 +5,7 @@ By hand, 2,000 cases: python tests/frontend/fuzz_models.py 2000 [first case]
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import tempfile
@@ -367,7 +368,10 @@ def external(model: ModelProto, rng: random.Random) -> None:
     tensor = rng.choice(model.graph.initializer)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (
-        ("location", rng.choice(["", "..", "/etc/passwd", "../x", "missing.bin", "a\0b", "x" * 999])),
+        (
+            "location",
+            rng.choice(["", "..", "/etc/passwd", "../x", "missing.bin", "a\0b", "x" * 999]),
+        ),
         ("offset", rng.choice(["0", "-1", "x", "9" * 30])),
         ("length", rng.choice(["0", "-1", "4", "9" * 17])),
     ):
@@ -408,10 +412,9 @@ def damaged(case: int) -> bytes:
     model = SEEDS[case % len(SEEDS)]()
     if rng.random() < 0.8:
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
-            try:
+            # A mutation may not fit what an earlier one left: the case is then a milder one.
+            with contextlib.suppress(ValueError, IndexError, TypeError):
                 rng.choice(FIELDS)(model, rng)
-            except (ValueError, IndexError, TypeError):
-                pass  # the mutation does not fit what an earlier one left: the case is milder
         return bytes(model.SerializeToString())
     data = bytearray(model.SerializeToString())
     choice = rng.randrange(4)

@@ -93,7 +93,7 @@ def test_constant_indices(tmp_path: Path) -> None:
                     {"x": x})  # fmt: skip
     assert _checks(model) == 0
     onnx.save(build(nodes, inputs, ["y"], {"i": np.array([4])}), tmp_path / "bad.onnx")
-    with pytest.raises(ModelError, match="picks.*out of range"):
+    with pytest.raises(ModelError, match=r"picks.*out of range"):
         load(tmp_path / "bad.onnx")
 
 

@@ -16,7 +16,8 @@ from tvm import relax, tirx
 
 from graphc.ir import Dim, Model, Port, Signature
 from graphc.passes.evaluate import evaluate, numpy_dtype
-from graphc.passes.graph import Graph, Node
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 op, nn, const = relax.op, relax.op.nn, relax.const

@@ -132,7 +132,37 @@ def test_every_value_is_within_its_interval(program, low, extent):
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("bool", (0, 1)), ("uint8", (0, np.inf))])
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("bool", (0, 1)),
+        ("uint8", (0, 255)),
+        ("int8", (-128, 127)),
+        ("uint64", (0, np.inf)),
+        ("int32", (-np.inf, np.inf)),
+        ("bfloat16", (-np.inf, np.inf)),
+        ("float32", (-np.inf, np.inf)),
+    ],
+)
 def test_types_bound_what_is_unknown(dtype, expected):
     graph = Graph(make({"x": ((4,), dtype)}, {}, lambda dims, x: x))
     assert Ranges(graph).of(graph.outputs[0]) == expected
+
+
+def test_narrow_integers_wrap():
+    def body(dims, x):
+        y = op.add(x, const(np.asarray(1, np.uint8), "uint8"))
+        return op.greater(y, const(np.asarray(0, np.uint8), "uint8"))
+
+    model = make({"x": ((4,), "uint8")}, {}, body)
+    _found, report = apply(model, fold_known_values)
+    assert report.hits.total() == 0
+
+
+def test_a_cast_of_a_length_keeps_its_sign():
+    def body(dims, mask):
+        counting = op.astype(op.arange(0, dims["s"], 1, "int64"), "int32")
+        return op.logical_and(op.greater_equal(counting, const(0, "int32")), mask)
+
+    found, _ = apply(make(MASK, {}, body), fold_known_values, simplify)
+    assert operators(found) == []

@@ -7,7 +7,8 @@ import pytest
 from relax_models import apply, assert_same_module, const, make, nn, op, operators
 from tvm import relax
 
-from graphc.passes.graph import Graph, Node, rewrite
+from graphc.passes.graph import Graph, rewrite
+from graphc.passes.node import Node
 from graphc.passes.report import Report
 
 X = {"x": (("b", 4), "float32")}

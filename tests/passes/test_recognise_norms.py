@@ -128,6 +128,18 @@ def test_a_shift_per_position_stays_outside():
 
 
 LAYER_NORM_MISSES = {
+    "an epsilon of higher rank": (
+        lambda x: op.divide(
+            c := centred(x),
+            op.sqrt(
+                op.add(
+                    op.mean(op.multiply(c, c), [-1], True),
+                    const(np.full((1, 1, 1, 1), 1e-5, np.float32)),
+                )
+            ),
+        ),
+        None,
+    ),
     "mean over positions": (
         lambda x: op.divide(c := centred(x, (1,)), op.sqrt(variance(c, axes=(1,)))),
         "not over the last ones",

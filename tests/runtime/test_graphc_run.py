@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ def refusal(small: Path, *arguments: str | Path) -> str:
 
 def saved(folder: Path, **arrays: np.ndarray) -> list[str]:
     arguments = []
+    folder = Path(tempfile.mkdtemp(dir=folder))
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
         arguments += ["--input", f"{name}={folder / name}.npy"]

@@ -10,7 +10,7 @@ import pytest
 import small_artifact
 from c_compiler import compile_c, runtime_sources, system_compiler
 
-import sanitize  # beside this file
+import sanitize
 
 pytestmark = pytest.mark.skipif(
     system_compiler() is None, reason="needs gcc or clang: apt install gcc"

@@ -156,7 +156,7 @@ class Context:
         if value.symbolic:
             return self._symbolic(value)
         if value.data.size <= MAX_CONST:
-            return relax.const(np.require(value.data, requirements="CA"), value.dtype)
+            return relax.const(np.require(value.data, requirements=["C", "A"]), value.dtype)
         return self.param(value.name, value.data, value.dtype)
 
     def param(self, name: str, data: np.ndarray, dtype: str) -> relax.Var:

@@ -7,6 +7,7 @@ then computed at run time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -38,7 +39,8 @@ def elementwise(numeric: Callable[..., Any], symbolic: Callable[..., Any] | None
         given = [array for array in arrays if array is not None]
         if len(given) != len(arrays) or not given:
             return None
-        if int(np.prod(np.broadcast_shapes(*(array.shape for array in given)))) > FOLD_LIMIT:
+        shape = context.broadcast_shape(node, *(array.shape for array in given))
+        if math.prod(extent for extent in shape if isinstance(extent, int)) > FOLD_LIMIT:
             return None
         if all(array.dtype != object for array in given):
             return np.asarray(numeric(*given))

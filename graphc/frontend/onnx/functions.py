@@ -41,6 +41,7 @@ def standard_body(
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
+    node = _with_defaults(node, schema)
     if schema.has_function:
         body = schema.function_body
         # A schema's body is written for the version in which it appeared.
@@ -59,6 +60,17 @@ def standard_body(
     if not function.node:
         return None
     return _instantiate(function, node, _fill_opsets(function, domain, version))
+
+
+def _with_defaults(node: NodeProto, schema: onnx.defs.OpSchema) -> NodeProto:
+    """A body refers to attributes by name and expects those with a default to be there."""
+    given = {attribute.name for attribute in node.attribute}
+    full = NodeProto()
+    full.CopyFrom(node)
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            full.attribute.add().CopyFrom(attribute.default_value)
+    return full
 
 
 def _fill_opsets(function: FunctionProto, domain: str, version: int) -> dict[str, int]:

@@ -104,7 +104,8 @@ class Node:
         return tuple(float(item) for item in value)
 
     def array(self, name: str) -> np.ndarray:
-        return self._typed(name, np.ndarray, "a tensor", None)
+        array: np.ndarray = self._typed(name, np.ndarray, "a tensor", None)
+        return array
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         value = self.text(name, default)

@@ -79,6 +79,15 @@ def divide(dividend: Expr, divisor: Expr) -> Expr | None:
     return None
 
 
+def equal(left: Expr, right: Expr) -> bool:
+    """Whether both are the same polynomial."""
+    atoms = Atoms()
+    try:
+        return _polynomial(left, atoms) == _polynomial(right, atoms)
+    except _TooBigError:
+        return False
+
+
 def linear(expr: Expr) -> tuple[int, tirx.Var, int] | None:
     """(a, v, b) when `expr` is a*v + b in one variable, a not zero."""
     atoms = Atoms()

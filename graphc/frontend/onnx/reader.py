@@ -22,7 +22,7 @@ OLDEST_OPSET = 7
 def read(path: Path, outputs: tuple[str, ...] = ()) -> tuple[Graph, TensorReader]:
     """Reads and checks a model; `outputs` are more values to return."""
     file = _bytes(path)
-    parts = wire.split(memoryview(file))
+    parts = wire.split(file.data)
     model = ModelProto()
     try:
         model.ParseFromString(parts.structure)
@@ -124,10 +124,11 @@ def _opsets(model: ModelProto) -> dict[str, int]:
         return opsets
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= version <= newest:
-        raise UnsupportedError(
-            f"the model uses ONNX operator set {version}, graphc has {OLDEST_OPSET} to {newest}: "
-            "convert it with onnx.version_converter"
+        reason = (
+            f"ONNX operator set {version}: {OLDEST_OPSET} to {newest} are compiled: "
+            "convert the model with onnx.version_converter"
         )
+        raise UnsupportedError("the model uses what graphc does not compile:", (reason,))
     return opsets
 
 

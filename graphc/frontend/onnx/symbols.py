@@ -177,11 +177,17 @@ class Symbols:
             return True
         if isinstance(left, int) and isinstance(right, int):
             return False
+        if polynomial.equal(left, right):
+            return True
         return bool(self._analyzer.can_prove_equal(_expr(left), _expr(right)))
 
     def at_most(self, left: Expr, right: Expr) -> bool:
         if isinstance(left, int) and isinstance(right, int):
             return left <= right
+        if isinstance(left, int) and not _fits(left):
+            return left < 0  # every dimension fits in 64 bits
+        if isinstance(right, int) and not _fits(right):
+            return right > 0
         return bool(self._analyzer.can_prove(_expr(left) <= _expr(right)))
 
     def differ(self, left: Expr, right: Expr) -> bool:
@@ -210,7 +216,7 @@ class Symbols:
         return common
 
     def _imply_minimum(self, value: Expr, least: Expr, where: str) -> None:
-        """value == min(value, limit) means value <= limit: tighter and cheaper than a constraint."""
+        """value == min(value, limit) means value <= limit, which is cheaper than a constraint."""
         if not isinstance(least, tirx.Min):
             return
         for one, other in ((least.a, least.b), (least.b, least.a)):
@@ -246,7 +252,13 @@ def same(left: Expr, right: Expr) -> bool:
     return bool(left.same_as(right)) or bool(tvm_ffi.structural_equal(left, right))
 
 
+def _fits(value: int) -> bool:
+    return -INT64_MAX - 1 <= value <= INT64_MAX
+
+
 def _expr(value: Expr) -> tirx.Expr:
+    if isinstance(value, int) and not _fits(value):
+        raise OverflowError(f"{value} does not fit in 64 bits")
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 

@@ -27,8 +27,9 @@ class Operator:
 
     `convert` gives a Relax expression (not yet bound), a value, or several of them. `fold`
     computes small known inputs, numeric or symbolic, in numpy; None means "not mine", and a bare
-    array of dtype object has the type of the first input that is not boolean. `interval` bounds the elements of an integer result. `moves` says that the result's elements
-    are "all" or "some" of input 0's, in another order or shape.
+    array of dtype object has the type of the first input that is not boolean. `interval` bounds
+    the elements of an integer result. `moves` says that the result's elements are "all" or "some"
+    of input 0's, in another order or shape.
     """
 
     convert: Convert

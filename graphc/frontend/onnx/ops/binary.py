@@ -99,12 +99,12 @@ def _modulo(context: Context, node: Node) -> Result:
 
 def _numpy_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind not in "iu":
-        return np.divide(a, b)
+        return np.asarray(np.divide(a, b))
     if not np.all(b):
         raise ZeroDivisionError("integer division by zero")
     quotient = np.floor_divide(a, b)
     rounded_down = (quotient < 0) & (quotient * b != a)
-    return (quotient + rounded_down).astype(a.dtype)
+    return np.asarray(quotient + rounded_down, a.dtype)
 
 
 def _fold_modulo(context: Context, node: Node, arrays: Any) -> Any:

@@ -79,7 +79,7 @@ def _biased(context: Context, node: Node, result: TensorValue, bias: Value | Non
 
 
 def _conv_transpose(context: Context, node: Node) -> Result:
-    value, weight, bias, count = _operands(node)
+    value, weight, bias, _ = _operands(node)
     groups = node.integer("group", 1)
     inputs = _channels(context, node, weight.shape[0], groups)
     each = _channels(context, node, weight.shape[1], 1)
@@ -157,8 +157,9 @@ def _transpose_window(
             reach = dilations[axis] * (kernel[axis] - 1) + 1
             full = strides[axis] * (extent - 1) + extra[axis] + reach
             total = full - wanted[axis]
-            if total < 0:
-                raise node.error(f"output_shape {list(wanted)} is larger than it can be")
+            if total < 0:  # more than there is: zeros behind
+                extra = (*extra[:axis], extra[axis] - total, *extra[axis + 1 :])
+                total = 0
         else:
             raise node.unsupported("output_shape of a dimension that is not fixed")
         small, large = total // 2, total - total // 2

@@ -108,7 +108,7 @@ def _einsum(context: Context, node: Node) -> Result:
         raise node.error(f"equation {equation!r} does not have {len(values)} operands")
     extents: dict[str, Expr] = {}
     for term, value in zip(letters, values, strict=True):
-        if not (term.isalpha() and len(set(term)) == len(term) or term == ""):
+        if not ((term.isalpha() and len(set(term)) == len(term)) or term == ""):
             raise node.unsupported(f"operand {term!r} of its equation is not compiled")
         if len(term) != value.rank:
             raise node.error(f"operand {term!r} has {value.rank} dimensions")

@@ -199,7 +199,9 @@ def _split_sizes(context: Context, node: Node, extent: Expr) -> list[Expr]:
         return list(_positive(node, node.integers("split")))
     if node.version >= 13 and node.optional(1) is not None:
         return list(_positive(node, context.known_ints(node, 1)))
-    count = node.integer("num_outputs", len(node.outputs)) if node.version >= 18 else len(node.outputs)
+    count = (
+        node.integer("num_outputs", len(node.outputs)) if node.version >= 18 else len(node.outputs)
+    )
     if not 1 <= count <= len(node.outputs):
         raise node.error(f"num_outputs is {count}, it has {len(node.outputs)} outputs")
     if isinstance(extent, int):

@@ -96,9 +96,7 @@ def _average_pool(context: Context, node: Node) -> Result:
         return te.compute(total.shape, divided, name="average")
 
     shape = [*value.shape[:2], *extents]
-    return context.emit_te(
-        node.outputs[0], average_pool, [value], shape, "average_pool"
-    )
+    return context.emit_te(node.outputs[0], average_pool, [value], shape, "average_pool")
 
 
 def _counted(given: Window, axis: int, position: Expr, extent: Expr, padding: bool) -> Expr:

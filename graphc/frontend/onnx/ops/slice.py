@@ -110,7 +110,7 @@ def _fold(context: Context, node: Node, arrays: Sequence[np.ndarray | None]) -> 
     for axis, (start, length, step) in _cuts(context, node, data.shape).items():
         if not isinstance(start, int) or not isinstance(length, int):
             return None
-        data = data.take(np.arange(start, start + length * step, step, "int64"), axis)
+        data = data.take(np.arange(start, start + length * step, step, dtype=np.int64), axis)
     return data
 
 

@@ -31,7 +31,7 @@ def _unary(operation: Callable[[relax.Expr], relax.Expr], integers: bool = False
 
 
 class _Maths:
-    """Writes a formula on one float input as Relax bindings: methods emit, numbers are constants."""
+    """Writes a formula on one float input as Relax bindings; calling it binds an operation."""
 
     def __init__(self, context: Context, node: Node) -> None:
         value = node.input(0)
