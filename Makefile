@@ -32,9 +32,11 @@ $(PY):
 .venv/demo.done: pyproject.toml constraints.txt | $(PY)
 	@echo "installing graphc and what it needs into .venv (about 250 MB from PyPI)"
 	$(INSTALL) -e .
+	@echo "building the C library that artifacts are linked with (half a minute, once)"
+	$(PY) -m graphc.codegen.link
 	@touch $@
 
-.venv/dev.done: pyproject.toml constraints.txt | $(PY)
+.venv/dev.done: .venv/demo.done
 	@echo "installing graphc with its test tools into .venv (about 700 MB from PyPI)"
 	$(INSTALL) -e '.[dev]'
-	@touch $@ .venv/demo.done
+	@touch $@

@@ -1,4 +1,6 @@
 """See graphc.codegen; imported as `graphc.codegen` only."""
 
 if __name__ != "graphc.codegen":
-    raise ImportError("import graphc.codegen, not codegen: a second copy of the package would be loaded")
+    raise ImportError(
+        "import graphc.codegen, not codegen: a second copy of the package would be loaded"
+    )

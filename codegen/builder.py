@@ -22,7 +22,6 @@ from tvm_ffi import structural_equal
 
 from graphc.codegen.math import vectorisable
 
-
 # Below this many elements the cost of waking a thread exceeds the work.
 SERIAL_ELEMENTS = 1 << 13
 
@@ -61,15 +60,12 @@ def static(expr: Any) -> int | None:
 @contextmanager
 def function(name: str, params: Sequence[Any], template: str) -> Iterator[IRBuilder]:
     """Opens a PrimFunc over existing parameters; `.get()` of what it yields is the function."""
-    with IRBuilder() as build:
-        with T.prim_func(s_tir=True):
-            T.func_name(name)
-            T.func_attr(
-                {"tirx.noalias": True, "tirx.is_scheduled": True, "graphc.template": template}
-            )
-            for param in params:
-                T.arg(param.name, param)
-            yield build
+    with IRBuilder() as build, T.prim_func(s_tir=True):
+        T.func_name(name)
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "graphc.template": template})
+        for param in params:
+            T.arg(param.name, param)
+        yield build
 
 
 def serial(extent: Any) -> Any:

@@ -98,7 +98,7 @@ def _c_number(value: int) -> str:
     return str(value) if abs(value) < 1 << 31 else f"INT64_C({value})"
 
 
-def _text(expr: Any) -> tuple[str, int]:  # noqa: ANN401
+def _text(expr: Any) -> tuple[str, int]:
     if isinstance(expr, int | tirx.IntImm):
         return str(int(expr)), _ATOM if int(expr) >= 0 else 1
     if isinstance(expr, tirx.Var):
@@ -128,7 +128,7 @@ def _text(expr: Any) -> tuple[str, int]:  # noqa: ANN401
     return str(expr), 0
 
 
-def _choice(expr: Any) -> tuple[Any, Any, Any] | None:  # noqa: ANN401
+def _choice(expr: Any) -> tuple[Any, Any, Any] | None:
     if isinstance(expr, tirx.Select):
         return expr.condition, expr.true_value, expr.false_value
     if isinstance(expr, Call) and expr.op.name == "prim.if_then_else":
@@ -136,7 +136,7 @@ def _choice(expr: Any) -> tuple[Any, Any, Any] | None:  # noqa: ANN401
     return None
 
 
-def _shift(expr: Any) -> tuple[str, Any, int] | None:  # noqa: ANN401
+def _shift(expr: Any) -> tuple[str, Any, int] | None:
     """A shift by a constant as what it means: (helper, value, power of two)."""
     for kind, helper in ((tirx.LShift, "gc_mul"), (tirx.RShift, "gc_floordiv")):
         if isinstance(expr, kind) and isinstance(expr.b, tirx.IntImm) and 0 <= int(expr.b) < 63:

@@ -132,7 +132,9 @@ class FusedKernel:
         return [
             s
             for s in order[:-1]
-            if s.is_pointwise and len(readers.get(s.buffer, ())) > 1 and all(readers[s.buffer])
+            if s.is_pointwise
+            and len(readers.get(s.buffer, ())) > 1
+            and all(readers[s.buffer])
             # An element read at the reader's own place is at the output's place only if every
             # stage on the way is: shapes equal to the output's make sure of that.
             and len(s.spatial_vars) == len(stage.spatial_vars)
@@ -152,9 +154,7 @@ class FusedKernel:
         """
         if not stage.is_pointwise:
             return load(stage.buffer, list(indices))
-        producers = {
-            s.buffer: s for s in self.stages if s.is_pointwise and s.buffer not in leaves
-        }
+        producers = {s.buffer: s for s in self.stages if s.is_pointwise and s.buffer not in leaves}
         return _inline(stage, indices, producers, load)
 
 
@@ -225,7 +225,7 @@ def tirx_is_true(predicate: Any) -> bool:
 def _inline(
     stage: Stage, indices: Sequence[Any], producers: Mapping[Any, Stage], load: Loader
 ) -> Any:
-    variables = {v: i for v, i in zip(stage.spatial_vars, indices, strict=True)}
+    variables = dict(zip(stage.spatial_vars, indices, strict=True))
 
     def replace(node: Any) -> Any | None:
         if isinstance(node, TensorLoad):

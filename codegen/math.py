@@ -3,7 +3,7 @@
 LLVM calls libm once per lane for exp, erf and tanh. Each function here is a few fused
 multiply-adds and selects instead. The coefficients are our own minimax fits (relative error,
 iteratively reweighted least squares in float64, then rounded to float32); the errors below were
-measured in float32 against float64 over the whole range and are asserted by tests/codegen/test_math.py.
+measured in float32 against float64 over the whole range; tests/codegen/test_math.py asserts them.
 
     exp      1 ulp      results below 2^-126 are flushed to zero
     erf      7 ulp      x * P(x^2) / Q(x^2) on [-3.92, 3.92], within an ulp of +-1 outside

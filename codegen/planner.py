@@ -49,9 +49,7 @@ class _Planner:
             else:
                 self.weights.append(param.name)
                 at = len(self.weights) - 1
-                self.values[param] = self._tensor(
-                    Storage.WEIGHT, at, param.ty, param.name
-                )
+                self.values[param] = self._tensor(Storage.WEIGHT, at, param.ty, param.name)
         body = self.function.body
         assert isinstance(body, relax.SeqExpr), type(body)
         for block in body.blocks:
@@ -114,7 +112,8 @@ class _Planner:
     def _value(self, expr: Any) -> int:
         if isinstance(expr, GenericConst):
             raise AssertionError(f"a constant {expr.ty} was left outside the kernels")
-        return self.values[expr]
+        number: int = self.values[expr]
+        return number
 
     def _tensor(self, storage: Storage, index: int, ty: Any, name: str) -> int:
         """A new tensor; an arena tensor (index -1) gets a buffer of its own number."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc import __version__, artifact, cache, env, sources
+from graphc import artifact, cache, env, sources
 from graphc.codegen import link
 from graphc.config import CompileConfig
 from graphc.errors import GraphcError, ModelError, VerificationError
@@ -107,6 +106,8 @@ def _build(
     built = build(model, device)
     stage("weights")
     weights = draft.write_weights(dict(built.weights))
+    stage("prepare linker")  # at once, but for the first time on a machine
+    link.prepare(_triple(device))
     stage("link")
     features = sorted(device.features)
     program = host.print_program(built.plans, weights, features)
@@ -124,8 +125,6 @@ def _build(
             functions=tuple(host.describe(plan) for plan in built.plans),
             weights=weights,
             kernels=built.kernels,
-            graphc_version=__version__,
-            tvm_version=metadata.version("apache-tvm"),
             source=source.name,
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import itertools
 import os
 import threading
 import weakref
@@ -18,6 +19,7 @@ from graphc.errors import ArtifactError, GraphcError, InputError
 from graphc.manifest import FunctionInfo, PortInfo
 
 _ALIGNMENT: Final = 64
+_LOADS: Final = itertools.count(1)
 _CPU: Final = 1
 # DLPack's type codes by what a dtype's name starts with, longest first.
 _CODES: Final = (
@@ -79,11 +81,9 @@ class Library:
     def __init__(
         self, path: Path, directory: Path, threads: int, affinity: tuple[int, ...]
     ) -> None:
-        # Through its descriptor: the dynamic loader would take a new file at a path that it
-        # knows for the one that it has loaded.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            dll = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+            dll = ctypes.CDLL(_fresh_spelling(descriptor))
             _declare(dll)
         except (OSError, AttributeError) as error:
             os.close(descriptor)
@@ -243,6 +243,16 @@ def _declare(dll: ctypes.CDLL) -> None:
             ctypes.c_int32,
             error,
         )
+
+
+def _fresh_spelling(descriptor: int) -> str:
+    """A path to an open file that this process has not used before.
+
+    The dynamic loader takes a name that it knows for the file it has loaded under it, even when
+    another file lies there now. So the load's number is spelled out in "/" (0) and "/." (1).
+    """
+    bits = bin(next(_LOADS))[2:]
+    return f"/proc/self/fd{''.join('/.' if bit == '1' else '/' for bit in bits)}/{descriptor}"
 
 
 def _destroy(library: Library, handle: int) -> None:

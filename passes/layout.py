@@ -37,7 +37,7 @@ def layout(model: Model, target: Target) -> Model:
 
 
 @relax.expr_functor.mutator
-class _Packer(relax.PyExprMutator):
+class _Packer(relax.PyExprMutator):  # type: ignore[misc]
     """Rewrites one function; weights that nobody reads any more are dropped at the end."""
 
     def __init__(
@@ -67,7 +67,7 @@ class _Packer(relax.PyExprMutator):
         self.builder_.update_func(gvar, function)
         return self._mark_fusable(self.builder_.get())
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:  # noqa: N802 (TVM's name)
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         rewrite = {
             "relax.matmul": self._matmul,
@@ -127,9 +127,7 @@ class _Packer(relax.PyExprMutator):
 
     def _te(self, computation: Any, *operands: Any) -> Any:
         return self._emit(
-            self.builder_.call_te(
-                computation, *operands, primfunc_name_hint=computation.__name__
-            )
+            self.builder_.call_te(computation, *operands, primfunc_name_hint=computation.__name__)
         )
 
     def _emit(self, expr: Any) -> Any:

@@ -69,7 +69,7 @@ def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 @relax.expr_functor.mutator
-class _LiftConstants(relax.PyExprMutator):
+class _LiftConstants(relax.PyExprMutator):  # type: ignore[misc]
     """Makes a weight of every constant that a kernel still takes as an argument."""
 
     def __init__(self, mod: tvm.IRModule, params: dict[str, np.ndarray]) -> None:
@@ -87,7 +87,7 @@ class _LiftConstants(relax.PyExprMutator):
         self.builder_.update_func(gvar, function)
         return self.builder_.get()
 
-    def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:  # noqa: N802 (TVM's name)
+    def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:
         value = np.asarray(constant.value.numpy())
         key = str((value.dtype, value.shape)).encode() + value.tobytes()
         if key not in self.lifted:
@@ -100,7 +100,7 @@ class _LiftConstants(relax.PyExprMutator):
 
 
 @relax.expr_functor.mutator
-class _LowerOperators(relax.PyExprMutator):
+class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
     """Replaces what an operator template accepts, inlines the other composites."""
 
     def __init__(self, mod: tvm.IRModule, target: Target) -> None:
@@ -113,7 +113,7 @@ class _LowerOperators(relax.PyExprMutator):
                 self.builder_.update_func(gvar, self.visit_expr(function))
         return self.builder_.get()
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:  # noqa: N802 (TVM's name)
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         callee = call.op
         if isinstance(callee, GlobalVar):

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in one kernel: softmax(scale * q k^T + bias) v, for encoders and prefill.
+"""Scaled dot-product attention in one kernel: softmax(scale * q k^T + bias) v.
 
     q [b, s, h, d]   k [b, t, hk, d]   v [b, t, hk, dv]   bias [b|1, h|1, s|1, t]  ->  [b, s, h, dv]
 
@@ -69,9 +69,7 @@ def build(
 class _Attention:
     """Writes the loops for one set of shapes."""
 
-    def __init__(
-        self, params: list[Any], attrs: Any, decisions: Decisions, threads: int
-    ) -> None:
+    def __init__(self, params: list[Any], attrs: Any, decisions: Decisions, threads: int) -> None:
         self.params, self.decisions, self.threads = params, decisions, threads
         self.q, self.k, self.v, self.out = params[0], params[1], params[2], params[-1]
         self.bias = params[3] if len(params) == 5 else None
@@ -84,16 +82,16 @@ class _Attention:
 
     def build(self) -> tirx.PrimFunc:
         d = self.decisions
-        with tir.function(NAME, self.params, str(d)) as build:
-            with tir.when(self.queries >= tir.const(d.rows)):
-                with tir.then():
-                    self._tasks(d.rows)
-                with tir.otherwise():
-                    self._tasks(1)
+        many = self.queries >= tir.const(d.rows)
+        with tir.function(NAME, self.params, str(d)) as build, tir.when(many):
+            with tir.then():
+                self._tasks(d.rows)
+            with tir.otherwise():
+                self._tasks(1)
         return build.get()
 
     def _tasks(self, rows: int) -> None:
-        """One task for each batch, head and chunk of query blocks, enough of them for all threads."""
+        """One task for each batch, head and chunk of query blocks: enough for all threads."""
         blocks = tir.let((self.queries + tir.const(rows - 1)) // tir.const(rows))
         pairs = tir.let(self.batch * self.heads)
         wanted = (tir.const(2 * self.threads) + pairs - tir.const(1)) // pairs

@@ -102,7 +102,11 @@ def apply(kernel: FusedKernel, target: Target) -> tirx.PrimFunc | None:
     rest = [s for s in kernel.stages if s is not root]
     if not all(s.is_pointwise for s in rest) or (output is not root and not output.is_pointwise):
         return None
-    loads = [n for n in walk(root.value) if isinstance(n, TensorLoad) and not n.source.same_as(root.buffer)]
+    loads = [
+        n
+        for n in walk(root.value)
+        if isinstance(n, TensorLoad) and not n.source.same_as(root.buffer)
+    ]
     a, packed = loads[0].source, loads[1].source
     if not (is_param(kernel, a) and is_param(kernel, packed)):
         return None
@@ -172,7 +176,9 @@ class _Gemm:
             tir.store(acc[i], [at], tir.f32(0.0))
         with tir.serial(self.depth) as k:
             for i, at in columns():
-                term = tir.load(a, [start + tir.const(i), k]) * tir.load(self.packed, [panel, k, at])
+                term = tir.load(a, [start + tir.const(i), k]) * tir.load(
+                    self.packed, [panel, k, at]
+                )
                 tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
         # The epilogue is a loop over rows, written once: it reads a copy of the accumulators, since
         # indexing them with a variable would push them out of the registers.

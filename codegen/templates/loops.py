@@ -1,4 +1,4 @@
-"""The fallback: every stage as plain loops, vectorised over its last dimension, in parallel outside.
+"""The fallback: every stage as plain loops, vectors along its last dimension, threads outside.
 
     pointwise    parallel over the outer dimensions, vectors along the last one
     reduction    last index spatial:  a row of vector accumulators, one pass over the reduction

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from plan_runner import Compiled
-from relax_models import make, nn, op
 from references import gelu
+from relax_models import make, nn, op
 
 from graphc.codegen.templates import gemm
 from graphc.targets import load as targets

@@ -17,10 +17,13 @@ from graphc.codegen import math as fast
 def run(function: Callable[..., object], x: np.ndarray) -> np.ndarray:
     n = x.size
     a, b = (tirx.decl_buffer((n,), "float32", name=name) for name in "ab")
-    with tir.function("f", [a, b], "test") as build, tir.serial(n // 16) as i:
-        with tir.vector(16) as lane:
-            at = [i * tir.const(16) + lane]
-            tir.store(b, at, function(tir.load(a, at)))
+    with (
+        tir.function("f", [a, b], "test") as build,
+        tir.serial(n // 16) as i,
+        tir.vector(16) as lane,
+    ):
+        at = [i * tir.const(16) + lane]
+        tir.store(b, at, function(tir.load(a, at)))
     lib = tvm.compile(tvm.IRModule({"f": build.get()}), target=tvm.target.Target({"kind": "llvm"}))
     source, result = tvm.runtime.tensor(x), tvm.runtime.tensor(np.empty_like(x))
     lib["f"](source, result)
