@@ -39,7 +39,7 @@ def read(path: Path) -> ElfInfo:
     data = path.read_bytes()
     try:
         return _read(data)
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise ToolError(f"{path}: not a readable ELF file: {error}") from error
 
 

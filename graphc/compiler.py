@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphc import artifact, cache, env, sources
 from graphc.codegen import link
 from graphc.config import CompileConfig
-from graphc.errors import GraphcError, ModelError, VerificationError
+from graphc.errors import ArtifactError, ConfigError, GraphcError, ModelError, VerificationError
 from graphc.targets import load as targets
 from graphc.targets.target import Target
 
@@ -134,7 +134,10 @@ def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact
     """Compare with ONNX Runtime on edge shapes; add the figures to the manifest, or raise."""
     from graphc.verify import verify
 
-    report = verify(draft.path, source, threads=device.threads, tolerance=config.tolerance)
+    try:
+        report = verify(draft.path, source, threads=device.threads, tolerance=config.tolerance)
+    except ArtifactError as error:  # it is for another machine
+        raise ConfigError(f"cannot be verified here, see --no-verify: {error}") from error
     for reason in report.refused:
         env.log(1, f"not verified: {reason}")
     if not report.passed:

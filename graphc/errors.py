@@ -42,7 +42,7 @@ class ArtifactError(GraphcError):
 
 
 class ToolError(GraphcError):
-    """A tool that graphc calls (C compiler, linker) is missing or failed; names how to repeat it."""
+    """A tool that graphc calls (C compiler, linker) is missing or failed; says how to repeat it."""
 
 
 class VerificationError(GraphcError):

@@ -176,7 +176,7 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     """As JSON has it; a number that JSON cannot hold becomes its name."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -187,7 +187,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
+def _decode(kind: Any, value: Any, where: str) -> Any:
     """`value` from JSON as the annotated type `kind`, which is one of those used above."""
     if isinstance(kind, type) and is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
@@ -215,7 +215,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
     return value
 
 
-def _decode_dataclass(kind: type[Any], value: Any, where: str) -> Any:  # noqa: ANN401
+def _decode_dataclass(kind: type[Any], value: Any, where: str) -> Any:
     _require(isinstance(value, dict), f"{where} is not an object")
     hints = typing.get_type_hints(kind)
     known = {item.name: item for item in fields(kind)}

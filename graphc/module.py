@@ -74,7 +74,7 @@ class Module:
         """Outputs of the function `main`, or of the only one."""
         return self._function(None).outputs
 
-    def __call__(self, **inputs: Any) -> dict[str, Array]:  # noqa: ANN401
+    def __call__(self, **inputs: Any) -> dict[str, Array]:
         """Run `main` on arrays (NumPy, or anything with DLPack) given by input name."""
         info = self._function(None)
         names = [port.name for port in info.outputs]
@@ -189,7 +189,7 @@ def _suggest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(map(repr, known))}"
 
 
-def _as_array(port: PortInfo, value: Any) -> Array:  # noqa: ANN401
+def _as_array(port: PortInfo, value: Any) -> Array:
     """The value as a NumPy array over the same memory; InputError when it has no such form."""
     if isinstance(value, np.ndarray):
         array = value

@@ -1,12 +1,12 @@
 """A hand-made artifact for tests of the runtime: no importer, no passes, a few TE kernels.
 
-    main    ids [batch, sequence] in [-50, 49], x [batch, sequence, 8]
-            -> y    [batch, sequence, 8]    2 * (table[ids] + x) + bias, through arena buffers
-               flat [batch*sequence, 8]     the same values, written through a reshaped view
-               x_copy, bias_copy            outputs that are an input and a weight
-               even [batch, sequence]       bool
-    square  a [n, n + 1] with n == 3 needed by a constraint -> b [n + 1, n]  (int32)
-    broken  x [batch] -> y [batch], whose kernel is called with a tensor of another rank
+main    ids [batch, sequence] in [-50, 49], x [batch, sequence, 8]
+        -> y    [batch, sequence, 8]    2 * (table[ids] + x) + bias, through arena buffers
+           flat [batch*sequence, 8]     the same values, written through a reshaped view
+           x_copy, bias_copy            outputs that are an input and a weight
+           even [batch, sequence]       bool
+square  a [n, n + 1] with n == 3 needed by a constraint -> b [n + 1, n]  (int32)
+broken  x [batch] -> y [batch], whose kernel is called with a tensor of another rank
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def build(place: Path, *, rows: int = ROWS, triple: str = link.DEFAULT_TRIPLE) -
     return place
 
 
-def _object_bytes(library: Any) -> bytes:  # noqa: ANN401
+def _object_bytes(library: Any) -> bytes:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
@@ -125,7 +125,7 @@ def _main_kernels(rows: int) -> dict[str, Any]:
     x = te.placeholder((b, s, WIDTH), "float32", name="x")
     table = te.placeholder((rows, WIDTH), "float32", name="table")
 
-    def element(i: Any, j: Any, k: Any) -> Any:  # noqa: ANN401
+    def element(i: Any, j: Any, k: Any) -> Any:
         row = tirx.if_then_else(ids[i, j] < 0, ids[i, j] + ROWS, ids[i, j])
         return table[row, k] + x[i, j, k]
 
@@ -136,7 +136,9 @@ def _main_kernels(rows: int) -> dict[str, Any]:
     scaled = te.compute(
         (n, WIDTH), lambda i, k: wide[i, k] * factor.astype("float32") + bias[k], name="scaled"
     )
-    even = te.compute((b, s), lambda i, j: tirx.floormod(ids[i, j], 2).equal(tirx.const(0, "int64")), name="even")
+    even = te.compute(
+        (b, s), lambda i, j: tirx.floormod(ids[i, j], 2).equal(tirx.const(0, "int64")), name="even"
+    )
     return {
         "embed": te.create_prim_func([ids, table, x, embedded]),
         "scale": te.create_prim_func([wide, bias, factor, scaled]),

@@ -133,7 +133,7 @@ def test_refuses_to_replace_what_is_no_artifact(tmp_path: Path) -> None:
     for name in ("photos", "file"):
         with pytest.raises(ArtifactError, match="exists and is not an artifact"):
             write(tmp_path / name)
-    with pytest.raises(ArtifactError, match="is not a directory|no such file"):
+    with pytest.raises(ArtifactError, match=r"is not a directory|no such file"):
         write(tmp_path / "missing" / "m.gc")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty")
@@ -255,7 +255,9 @@ def test_not_a_manifest(data: bytes) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    edits=st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(max_size=3)), min_size=1, max_size=4)
+    edits=st.lists(
+        st.tuples(st.integers(0, 1 << 20), st.binary(max_size=3)), min_size=1, max_size=4
+    )
 )
 def test_mutated_bytes(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]]

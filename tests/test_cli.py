@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from support import CommandLine, Compiled
 
+from graphc.targets import detect
+
 VERBS = ("check", "compile", "run", "verify", "bench", "inspect", "targets")
 
 
@@ -89,6 +91,29 @@ def test_compile_tells_its_stages_and_uses_the_cache(
     record = json.loads(done.out)
     assert record["cached"] is True and record["numerics"]["passed"] is True
     assert done.err == ""
+
+
+def test_a_target_that_this_machine_is_not(
+    graphc_cli: CommandLine, mlp: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No machine has both features.
+    wanted = {"avxvnni", "avx512fp16"}
+    if wanted <= detect.machine().features:
+        pytest.skip("this machine has every feature; the test needs one that lacks avx512fp16")
+    device = 'base = "x86-64-v4"\ndescription = "x"\nfeatures = ["avxvnni", "avx512fp16"]'
+    (tmp_path / "board.toml").write_text(device)
+    monkeypatch.setenv("GRAPHC_TARGETS", str(tmp_path))
+    arguments = ("compile", mlp.model, "-o", tmp_path / "b.gc", "--target", "board")
+    assert "--no-verify" in graphc_cli.refused(*arguments)
+    assert not (tmp_path / "b.gc").exists()
+    assert graphc_cli(*arguments, "--no-verify").status == 0
+
+
+def test_a_dimension_that_the_model_has_not(
+    graphc_cli: CommandLine, mlp: Compiled, tmp_path: Path
+) -> None:
+    arguments = ("compile", mlp.model, "-o", tmp_path / "b.gc", "--dim", "height=3")
+    assert "height" in graphc_cli.refused(*arguments)
 
 
 def test_a_second_compile_does_not_import_tvm(mlp: Compiled, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@
 
 #include "internal.h"
 
-static void *zeros(int32_t n, size_t size) { return calloc(n > 0 ? (size_t)n : 1, size); }
+static void *zeros(int32_t n, size_t size) {
+  return calloc(n > 0 ? (size_t)n : 1, size);
+}
 
 int gc_binding_create(gc_binding *binding, const gc_function_plan *plan, gc_error *error) {
   const gc_function *info = &plan->info;
@@ -55,10 +57,21 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
     device->free(context->device_state, binding->in_blocks[i].data);
   for (int32_t i = 0; binding->out_blocks && i < f->plan->info.n_outputs; i++)
     device->free(context->device_state, binding->out_blocks[i].data);
-  void *const owned[] = {f->dims,          f->shapes,       f->scalars,        f->tensors,
-                         f->args,          binding->wanted, binding->givers,   binding->sizes,
-                         binding->offsets, binding->order,  binding->strides,  binding->in_blocks,
-                         binding->out_blocks, binding->in_data, binding->out_data};
+  void *const owned[] = {f->dims,
+                         f->shapes,
+                         f->scalars,
+                         f->tensors,
+                         f->args,
+                         binding->wanted,
+                         binding->givers,
+                         binding->sizes,
+                         binding->offsets,
+                         binding->order,
+                         binding->strides,
+                         binding->in_blocks,
+                         binding->out_blocks,
+                         binding->in_data,
+                         binding->out_data};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
 }
 
@@ -74,8 +87,9 @@ static void shape_text(const gc_port *port, char *text, size_t size) {
 static int check_port(const gc_port *port, const DLTensor *tensor, gc_error *error) {
   char want[24], have[24], shape[256];
   if (tensor->device.device_type != kDLCPU)
-    return gc_fail(error, GC_ERROR_INPUT, "input '%s': is on device type %d, expected the CPU's, %d",
-                   port->name, (int)tensor->device.device_type, (int)kDLCPU);
+    return gc_fail(error, GC_ERROR_INPUT,
+                   "input '%s': is on device type %d, expected the CPU's, %d", port->name,
+                   (int)tensor->device.device_type, (int)kDLCPU);
   if (!gc_same_dtype(tensor->dtype, port->dtype))
     return gc_fail(error, GC_ERROR_INPUT, "input '%s': dtype is %s, expected %s", port->name,
                    gc_dtype_text(tensor->dtype, have, sizeof have),
@@ -88,7 +102,8 @@ static int check_port(const gc_port *port, const DLTensor *tensor, gc_error *err
   return GC_OK;
 }
 
-/* Gives symbol `s` the value of dimension `axis` of input `i`, or compares it with an earlier one. */
+/* Gives symbol `s` the value of dimension `axis` of input `i`, or compares it with an earlier one.
+ */
 static int bind_symbol(gc_binding *binding, int32_t s, int32_t i, int32_t axis, int64_t value,
                        gc_error *error) {
   const gc_function *info = &binding->frame.plan->info;
@@ -96,11 +111,10 @@ static int bind_symbol(gc_binding *binding, int32_t s, int32_t i, int32_t axis, 
   const char *name = info->inputs[i].name;
   if (binding->givers[s] >= 0) {
     if (binding->wanted[s] == value) return GC_OK;
-    return gc_fail(error, GC_ERROR_INPUT,
-                   "input '%s': dimension %d is %" PRId64 ", but '%s' is already %" PRId64
-                   " from '%s'",
-                   name, axis, value, dim->name, binding->wanted[s],
-                   info->inputs[binding->givers[s]].name);
+    return gc_fail(
+        error, GC_ERROR_INPUT,
+        "input '%s': dimension %d is %" PRId64 ", but '%s' is already %" PRId64 " from '%s'", name,
+        axis, value, dim->name, binding->wanted[s], info->inputs[binding->givers[s]].name);
   }
   if (value < dim->lower || value > dim->upper) {
     if (dim->upper == INT64_MAX)
@@ -208,7 +222,8 @@ static int size_everything(gc_context *context, gc_binding *binding, gc_error *e
     if (bytes > storage_bytes(context, binding, p))
       return gc_fail(error, GC_ERROR_INPUT,
                      "these input shapes make '%s' larger than the memory that it views", p->name);
-    if (p->storage == GC_ARENA && bytes > binding->sizes[p->index]) binding->sizes[p->index] = bytes;
+    if (p->storage == GC_ARENA && bytes > binding->sizes[p->index])
+      binding->sizes[p->index] = bytes;
   }
   binding->arena_bytes = gc_place_buffers(plan->n_buffers, plan->buffers, binding->sizes,
                                           binding->offsets, binding->order);

@@ -20,11 +20,11 @@ static int64_t value_at(const DLTensor *t, int64_t i) {
 }
 
 /* True when all are in range; branch-free inside, so that compilers vectorise it. */
-#define ALL_IN_RANGE(type, wide)                                             \
+#define ALL_IN_RANGE(type, wide)                                                   \
   static bool all_in_range_##type(const type *x, int64_t n, wide low, wide high) { \
-    int bad = 0;                                                             \
-    for (int64_t i = 0; i < n; i++) bad |= x[i] < low || x[i] > high;        \
-    return !bad;                                                             \
+    int bad = 0;                                                                   \
+    for (int64_t i = 0; i < n; i++) bad |= x[i] < low || x[i] > high;              \
+    return !bad;                                                                   \
   }
 ALL_IN_RANGE(int64_t, int64_t)
 ALL_IN_RANGE(int32_t, int64_t)

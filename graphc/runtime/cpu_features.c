@@ -16,9 +16,9 @@ typedef struct {
   uint32_t state;
 } place;
 
-#define AVX 0x6u       /* XMM and YMM */
-#define AVX512 0xe6u   /* and the opmasks and ZMM */
-#define AMX 0x60000u   /* tiles */
+#define AVX 0x6u     /* XMM and YMM */
+#define AVX512 0xe6u /* and the opmasks and ZMM */
+#define AMX 0x60000u /* tiles */
 
 static const place places[] = {
     {"cx8", 1, 0, EDX, 8, 0},
@@ -108,11 +108,11 @@ typedef struct {
 } place;
 
 static const place places[] = {
-    {"fp-armv8", AT_HWCAP, 0}, {"neon", AT_HWCAP, 1},    {"aes", AT_HWCAP, 3},
-    {"sha2", AT_HWCAP, 6},     {"crc", AT_HWCAP, 7},     {"lse", AT_HWCAP, 8},
+    {"fp-armv8", AT_HWCAP, 0},  {"neon", AT_HWCAP, 1},   {"aes", AT_HWCAP, 3},
+    {"sha2", AT_HWCAP, 6},      {"crc", AT_HWCAP, 7},    {"lse", AT_HWCAP, 8},
     {"fullfp16", AT_HWCAP, 10}, {"rdm", AT_HWCAP, 12},   {"rcpc", AT_HWCAP, 15},
-    {"dotprod", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},    {"fp16fml", AT_HWCAP, 23},
-    {"sve2", AT_HWCAP2, 1},    {"i8mm", AT_HWCAP2, 13},  {"bf16", AT_HWCAP2, 14},
+    {"dotprod", AT_HWCAP, 20},  {"sve", AT_HWCAP, 22},   {"fp16fml", AT_HWCAP, 23},
+    {"sve2", AT_HWCAP2, 1},     {"i8mm", AT_HWCAP2, 13}, {"bf16", AT_HWCAP2, 14},
 };
 
 static bool has(const char *feature) {
@@ -132,9 +132,10 @@ static bool has(const char *feature) {
 int gc_check_features(const char *const *features, int32_t n_features, gc_error *error) {
   for (int32_t i = 0; i < n_features; i++) {
     if (!has(features[i]))
-      return gc_fail(error, GC_ERROR_ARTIFACT,
-                     "this CPU has no '%s', which the kernels need; compile for a target without it",
-                     features[i]);
+      return gc_fail(
+          error, GC_ERROR_ARTIFACT,
+          "this CPU has no '%s', which the kernels need; compile for a target without it",
+          features[i]);
   }
   return GC_OK;
 }

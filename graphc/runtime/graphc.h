@@ -21,7 +21,13 @@
  * own guard: a program that needs the rest of it includes <dlpack/dlpack.h> first. */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
-typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLOpenCL = 4, kDLVulkan = 7 } DLDeviceType;
+typedef enum {
+  kDLCPU = 1,
+  kDLCUDA = 2,
+  kDLCUDAHost = 3,
+  kDLOpenCL = 4,
+  kDLVulkan = 7
+} DLDeviceType;
 typedef struct {
   DLDeviceType device_type;
   int32_t device_id;
@@ -83,9 +89,9 @@ typedef struct gc_context gc_context;
  * so that later versions can add fields. */
 typedef struct {
   size_t size;
-  int32_t threads;      /* threads of each context with the caller's; 0: physical cores allowed */
-  int32_t spin_us;      /* how long idle workers stay hot before they sleep; 0: 200, negative: never */
-  const int32_t *cpus;  /* worker i (the caller is 0) is pinned to cpus[i % n_cpus]; NULL: free */
+  int32_t threads; /* threads of each context with the caller's; 0: physical cores allowed */
+  int32_t spin_us; /* how long idle workers stay hot before they sleep; 0: 200, negative: never */
+  const int32_t *cpus; /* worker i (the caller is 0) is pinned to cpus[i % n_cpus]; NULL: free */
   int32_t n_cpus;
   int32_t check_weights; /* not 0: checksum every weight when opening, not just index tables */
   const char *weights;   /* weights file, when it is not <dir>/weights.bin */
@@ -103,9 +109,9 @@ typedef struct {
   const char *name;
   DLDataType dtype;
   int32_t ndim;
-  const int64_t *shape;     /* [ndim], -1 where it depends on symbolic dimensions */
-  const char *const *dims;  /* [ndim] as text: "384", "batch", "2*sequence" */
-  int64_t low, high;        /* allowed values of an index input; low > high when anything goes */
+  const int64_t *shape;    /* [ndim], -1 where it depends on symbolic dimensions */
+  const char *const *dims; /* [ndim] as text: "384", "batch", "2*sequence" */
+  int64_t low, high;       /* allowed values of an index input; low > high when anything goes */
 } gc_port;
 
 /* An exported function. */

@@ -1,4 +1,5 @@
-/* graphc_fill.h: inputs made up for a try, the same ones in graphc-run, in example.c and in Python. */
+/* graphc_fill.h: inputs made up for a try, the same ones in graphc-run, in example.c and in Python.
+ */
 #ifndef GRAPHC_FILL_H_
 #define GRAPHC_FILL_H_
 
@@ -14,7 +15,8 @@ static inline int64_t gc_fill_dim(const gc_dim *dim) {
 }
 
 /* Element i of an input: indices walk through their allowed values, other integers are 1 (a mask
- * that lets everything through), numbers lie in [-0.5, 0.5) on a grid that every float type holds. */
+ * that lets everything through), numbers lie in [-0.5, 0.5) on a grid that every float type holds.
+ */
 static inline void gc_fill_element(const gc_port *port, void *data, int64_t i) {
   int64_t integer = 1;
   if (port->low <= port->high) {

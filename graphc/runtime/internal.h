@@ -38,7 +38,8 @@ size_t gc_place_buffers(int32_t n, const gc_buffer_plan *buffers, size_t *sizes,
                         int32_t *order);
 
 /* tensor.c */
-size_t gc_tensor_bytes(DLDataType dtype, int32_t ndim, const int64_t *shape); /* SIZE_MAX: overflow */
+size_t gc_tensor_bytes(DLDataType dtype, int32_t ndim,
+                       const int64_t *shape); /* SIZE_MAX: overflow */
 bool gc_is_compact(const DLTensor *tensor);
 void gc_compact_strides(int32_t ndim, const int64_t *shape, int64_t *strides);
 void gc_copy_strided(void *target, const int64_t *target_strides, const void *source,
@@ -65,16 +66,16 @@ typedef struct {
 /* One function in one context: gc_frame is what generated code sees of it. */
 typedef struct {
   gc_frame frame;
-  bool bound;               /* shapes, sizes and offsets are those of frame.dims */
-  uint64_t generation;      /* of the arena that the tensors point into; 0: none */
-  int64_t *wanted;          /* [n_dims] dimensions of the call being checked */
-  int32_t *givers;          /* [n_dims] the input that bound the symbol, or -1 */
-  size_t *sizes, *offsets;  /* [n_buffers] */
-  int32_t *order;           /* [2 n_buffers] scratch of the planner */
+  bool bound;              /* shapes, sizes and offsets are those of frame.dims */
+  uint64_t generation;     /* of the arena that the tensors point into; 0: none */
+  int64_t *wanted;         /* [n_dims] dimensions of the call being checked */
+  int32_t *givers;         /* [n_dims] the input that bound the symbol, or -1 */
+  size_t *sizes, *offsets; /* [n_buffers] */
+  int32_t *order;          /* [2 n_buffers] scratch of the planner */
   size_t arena_bytes;
-  int64_t *strides;         /* of all outputs, one after the other */
-  gc_block *in_blocks;      /* [n_inputs] copies of inputs that cannot be used in place */
-  gc_block *out_blocks;     /* [n_outputs] outputs that the context owns or stages */
+  int64_t *strides;     /* of all outputs, one after the other */
+  gc_block *in_blocks;  /* [n_inputs] copies of inputs that cannot be used in place */
+  gc_block *out_blocks; /* [n_outputs] outputs that the context owns or stages */
   void **in_data, **out_data;
 } gc_binding;
 

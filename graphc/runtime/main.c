@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "graphc_fill.h"
 #include "graphc.h"
+#include "graphc_fill.h"
 #include "internal.h"
 #include "npy.h"
 
@@ -19,11 +19,13 @@ static const char USAGE[] =
     "                  [--output DIR|FILE.npy] [--function NAME] [--threads N] [--repeat N]\n"
     "                  [--check-weights] [--list]\n"
     "\n"
-    "Runs the model in DIR. Inputs that no file is given for are made up with --random; dimensions\n"
+    "Runs the model in DIR. Inputs that no file is given for are made up with --random; "
+    "dimensions\n"
     "that nothing fixes are 8. Without --output the first values of each output are printed.\n"
     "Exit status: 0 done, 1 the run failed, 2 wrong use or wrong input.\n"
     "\n"
-    "example: graphc-run . --input input_ids=ids.npy --input attention_mask=mask.npy --output out\n";
+    "example: graphc-run . --input input_ids=ids.npy --input attention_mask=mask.npy --output "
+    "out\n";
 
 enum { EXIT_FAILED = 1, EXIT_USE = 2, MAX_PAIRS = 256 };
 
@@ -72,7 +74,8 @@ static bool add_pair(pair *pairs, int *n, const char *text) {
 
 static pair *find_pair(pair *pairs, int n, const char *name) {
   for (int i = n; i-- > 0;) { /* the last one given wins */
-    if (strlen(name) == pairs[i].name_length && !memcmp(name, pairs[i].name, pairs[i].name_length)) {
+    if (strlen(name) == pairs[i].name_length &&
+        !memcmp(name, pairs[i].name, pairs[i].name_length)) {
       pairs[i].used = true;
       return &pairs[i];
     }
@@ -187,8 +190,9 @@ static int make_up(arguments *a, const gc_function *f, npy_array *arrays, int32_
 static int check_unused(const arguments *a) {
   for (int i = 0; i < a->n_inputs; i++) {
     if (!a->inputs[i].used)
-      return complain("--input %s: the function has no such input, or it is given twice; see --list",
-                      a->inputs[i].name);
+      return complain(
+          "--input %s: the function has no such input, or it is given twice; see --list",
+          a->inputs[i].name);
   }
   return 0;
 }
@@ -200,7 +204,8 @@ static int check_dims(const arguments *a, const gc_function *f) {
     for (int32_t d = 0; d < f->n_dims; d++)
       known |= strlen(f->dims[d].name) == a->dims[i].name_length &&
                !memcmp(f->dims[d].name, a->dims[i].name, a->dims[i].name_length);
-    if (!known) return complain("--dim %s: the function has no such dimension; see --list", a->dims[i].name);
+    if (!known)
+      return complain("--dim %s: the function has no such dimension; see --list", a->dims[i].name);
     if (!parse_number(a->dims[i].value, 0, INT64_MAX, &value))
       return complain("--dim %s: not a number", a->dims[i].name);
   }
@@ -314,8 +319,8 @@ static int run(arguments *a, gc_model *model, const gc_function *f, npy_array *a
     if (gc_run(context, f->name, inputs, f->n_inputs, outputs, f->n_outputs, &error))
       status = report(&error);
     clock_gettime(CLOCK_MONOTONIC, &stop);
-    double ms = (double)(stop.tv_sec - start.tv_sec) * 1e3 +
-                (double)(stop.tv_nsec - start.tv_nsec) * 1e-6;
+    double ms =
+        (double)(stop.tv_sec - start.tv_sec) * 1e3 + (double)(stop.tv_nsec - start.tv_nsec) * 1e-6;
     if (r == 0 || ms < best) best = ms;
   }
   if (!status && a->output) status = write_outputs(a->output, f, outputs);

@@ -79,7 +79,9 @@ void gc_close(gc_model *model) {
   if (model) gc_model_release(model);
 }
 
-int32_t gc_function_count(const gc_model *model) { return model ? model->program->n_functions : 0; }
+int32_t gc_function_count(const gc_model *model) {
+  return model ? model->program->n_functions : 0;
+}
 
 const gc_function *gc_function_at(const gc_model *model, int32_t index) {
   if (index < 0 || index >= gc_function_count(model)) return NULL;

@@ -56,7 +56,8 @@ static bool take_number(cursor *c, int64_t *value) {
   if (c->at == c->end || *c->at < '0' || *c->at > '9') return false;
   *value = 0;
   for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
-    if (__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, *c->at - '0', value))
+    if (__builtin_mul_overflow(*value, 10, value) ||
+        __builtin_add_overflow(*value, *c->at - '0', value))
       return false;
   }
   return true;
@@ -82,10 +83,10 @@ static bool dtype_from(const char *descr, DLDataType *dtype) {
     const char *descr;
     DLDataType dtype;
   } known[] = {
-      {"|b1", {kDLBool, 8, 1}},  {"|i1", {kDLInt, 8, 1}},    {"<i2", {kDLInt, 16, 1}},
-      {"<i4", {kDLInt, 32, 1}},  {"<i8", {kDLInt, 64, 1}},   {"|u1", {kDLUInt, 8, 1}},
-      {"<u2", {kDLUInt, 16, 1}}, {"<u4", {kDLUInt, 32, 1}},  {"<u8", {kDLUInt, 64, 1}},
-      {"<f2", {kDLFloat, 16, 1}}, {"<f4", {kDLFloat, 32, 1}}, {"<f8", {kDLFloat, 64, 1}},
+      {"|b1", {kDLBool, 8, 1}},    {"|i1", {kDLInt, 8, 1}},    {"<i2", {kDLInt, 16, 1}},
+      {"<i4", {kDLInt, 32, 1}},    {"<i8", {kDLInt, 64, 1}},   {"|u1", {kDLUInt, 8, 1}},
+      {"<u2", {kDLUInt, 16, 1}},   {"<u4", {kDLUInt, 32, 1}},  {"<u8", {kDLUInt, 64, 1}},
+      {"<f2", {kDLFloat, 16, 1}},  {"<f4", {kDLFloat, 32, 1}}, {"<f8", {kDLFloat, 64, 1}},
       {"<V2", {kDLBfloat, 16, 1}},
   };
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -218,10 +219,9 @@ int npy_write(const char *path, const DLTensor *tensor, gc_error *error) {
   const uint8_t start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)n, (uint8_t)(n >> 8)};
   size_t bytes = gc_tensor_bytes(tensor->dtype, tensor->ndim, tensor->shape);
   FILE *file = fopen(path, "wb");
-  bool ok = file && fwrite(start, 1, 10, file) == 10 &&
-            fwrite(header, 1, (size_t)n, file) == (size_t)n &&
-            (bytes == 0 ||
-             fwrite((char *)tensor->data + tensor->byte_offset, 1, bytes, file) == bytes);
+  bool ok =
+      file && fwrite(start, 1, 10, file) == 10 && fwrite(header, 1, (size_t)n, file) == (size_t)n &&
+      (bytes == 0 || fwrite((char *)tensor->data + tensor->byte_offset, 1, bytes, file) == bytes);
   int failed = errno;
   if (file && fclose(file) && ok) {
     ok = false;

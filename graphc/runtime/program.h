@@ -45,10 +45,10 @@ typedef struct {
   int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args;
   const gc_tensor_plan *tensors;
   const gc_buffer_plan *buffers;
-  const int32_t *args;         /* kernels' arguments: a tensor's number t, or ~s for scalar s */
-  const int32_t *weights;      /* the function's weight number -> the program's */
-  int (*bind)(gc_frame *f);    /* dims -> shapes and scalars; checks the constraints */
-  int (*run)(gc_frame *f);     /* the steps, in order */
+  const int32_t *args;      /* kernels' arguments: a tensor's number t, or ~s for scalar s */
+  const int32_t *weights;   /* the function's weight number -> the program's */
+  int (*bind)(gc_frame *f); /* dims -> shapes and scalars; checks the constraints */
+  int (*run)(gc_frame *f);  /* the steps, in order */
 } gc_function_plan;
 
 typedef struct {
@@ -59,8 +59,8 @@ typedef struct {
 } gc_weight;
 
 typedef struct {
-  uint64_t weights_bytes;      /* size of weights.bin */
-  uint8_t weights_digest[32];  /* SHA-256 of its table */
+  uint64_t weights_bytes;     /* size of weights.bin */
+  uint8_t weights_digest[32]; /* SHA-256 of its table */
   int32_t n_weights, n_functions, n_features;
   const gc_weight *weights;
   const gc_function_plan *functions;
@@ -123,7 +123,11 @@ static inline int64_t gc_floordiv(gc_frame *f, int64_t a, int64_t b) {
 static inline int64_t gc_floormod(gc_frame *f, int64_t a, int64_t b) {
   return gc_sub(f, a, gc_mul(f, gc_floordiv(f, a, b), b));
 }
-static inline int64_t gc_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t gc_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t gc_min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+static inline int64_t gc_max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 #endif

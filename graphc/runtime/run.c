@@ -1,69 +1,9 @@
-/* run.c: contexts, and one run from the caller's tensors to the caller's tensors. */
+/* run.c: one run from the caller's tensors to the caller's tensors. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "internal.h"
-
-gc_context *gc_context_create(gc_model *model, gc_error *error) {
-  if (error) *error = (gc_error){0};
-  if (!model) {
-    gc_fail(error, GC_ERROR_USE, "no model given");
-    return NULL;
-  }
-  const gc_program *program = model->program;
-  gc_context *context = calloc(1, sizeof *context);
-  gc_binding *bindings = calloc((size_t)program->n_functions + 1, sizeof *bindings);
-  if (!context || !bindings) {
-    free(context);
-    free(bindings);
-    gc_fail(error, GC_ERROR_MEMORY, "out of memory");
-    return NULL;
-  }
-  atomic_fetch_add(&model->references, 1);
-  atomic_flag_clear(&context->busy);
-  context->model = model;
-  context->device = &gc_device_cpu;
-  context->bindings = bindings;
-  context->process = getpid();
-  int code = GC_OK;
-  for (int32_t i = 0; i < program->n_functions && !code; i++) {
-    const gc_function_plan *plan = &program->functions[i];
-    code = gc_binding_create(&bindings[i], plan, error);
-    bindings[i].frame.context = context;
-    for (int32_t t = 0; t < plan->n_tensors && !code; t++) {
-      const gc_tensor_plan *p = &plan->tensors[t];
-      if (p->storage != GC_WEIGHT) continue;
-      const gc_weight *w = &program->weights[plan->weights[p->index]];
-      bindings[i].frame.tensors[t].data = (void *)(model->weights.data + w->offset);
-    }
-  }
-  if (!code)
-    context->pool =
-        gc_pool_create(model->threads, model->spin_us, model->cpus, model->n_cpus, error);
-  if (context->pool) return context;
-  gc_context_destroy(context);
-  return NULL;
-}
-
-void gc_context_destroy(gc_context *context) {
-  if (!context) return;
-  if (context->process == getpid())
-    gc_pool_destroy(context->pool);
-  else
-    gc_pool_abandon(context->pool);
-  for (int32_t i = 0; i < context->model->program->n_functions; i++)
-    gc_binding_destroy(context, &context->bindings[i]);
-  context->device->free(context->device_state, context->arena.data);
-  gc_model_release(context->model);
-  free(context->bindings);
-  free(context);
-}
-
-int32_t gc_context_threads(const gc_context *context) {
-  return context ? gc_pool_threads(context->pool) : 0;
-}
 
 static int grow(gc_context *context, gc_block *block, size_t bytes, gc_error *error) {
   if (bytes <= block->bytes && block->data) return GC_OK;
@@ -269,8 +209,9 @@ static gc_binding *find(gc_context *context, const char *function, int32_t n_in,
     const gc_function *info = &program->functions[i].info;
     if (strcmp(info->name, function)) continue;
     if (n_in == info->n_inputs && n_out == info->n_outputs) return &context->bindings[i];
-    gc_fail(error, GC_ERROR_USE, "function '%s' takes %d inputs and gives %d outputs, not %d and %d",
-            function, info->n_inputs, info->n_outputs, n_in, n_out);
+    gc_fail(error, GC_ERROR_USE,
+            "function '%s' takes %d inputs and gives %d outputs, not %d and %d", function,
+            info->n_inputs, info->n_outputs, n_in, n_out);
     return NULL;
   }
   gc_fail(error, GC_ERROR_USE, "no function '%s' in this model", function ? function : "(null)");
@@ -309,8 +250,8 @@ int gc_run(gc_context *context, const char *function, const DLTensor *inputs, in
   return end(context, code);
 }
 
-int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *inputs,
-                    int32_t n_in, DLTensor *outputs, int32_t n_out, gc_error *error) {
+int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *inputs, int32_t n_in,
+                    DLTensor *outputs, int32_t n_out, gc_error *error) {
   gc_error own;
   if (!error) error = &own;
   int code = begin(context, error);
@@ -325,21 +266,4 @@ int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *i
   for (int32_t i = 0; i < n_out; strides += outputs[i].ndim, i++)
     describe_output(binding, i, strides, &outputs[i]);
   return end(context, GC_OK);
-}
-
-int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args) {
-  const gc_context *context = f->context;
-  if (!context->device->launch(context->device_state, kernel, f->args + first, n_args))
-    return GC_OK;
-  const char *message = gc_pool_message(context->pool);
-  return gc_fail(f->error, GC_ERROR_KERNEL, "kernel '%s' failed: %s", name,
-                 *message ? message : "no reason given");
-}
-
-int gc_step_copy(gc_frame *f, int32_t source, int32_t target) {
-  const gc_context *context = f->context;
-  const DLTensor *from = &f->tensors[source];
-  size_t bytes = gc_tensor_bytes(from->dtype, from->ndim, from->shape);
-  return context->device->copy(context->device_state, f->tensors[target].data, from->data, bytes,
-                               f->error);
 }

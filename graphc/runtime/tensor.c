@@ -60,7 +60,8 @@ bool gc_same_dtype(DLDataType a, DLDataType b) {
 }
 
 const char *gc_dtype_text(DLDataType dtype, char *text, size_t size) {
-  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char *const names[] = {"int",    "uint",    "float", "handle",
+                                      "bfloat", "complex", "bool"};
   const char *name = dtype.code < sizeof names / sizeof *names ? names[dtype.code] : "code";
   if (dtype.code == kDLBool && dtype.bits == 8 && dtype.lanes == 1)
     snprintf(text, size, "bool");

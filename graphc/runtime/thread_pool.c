@@ -16,22 +16,16 @@
 
 #include "internal.h"
 #include "tvm_abi.h"
+#include "workspace.h"
 
-enum { N_SCRATCH = 16, STACK_BYTES = 4 << 20, YIELD_AFTER_NS = 20000, MESSAGE_BYTES = 640 };
-
-/* Memory that a kernel asks for while it runs: kept, so that the next run allocates nothing. */
-typedef struct {
-  void *data;
-  size_t bytes;
-  bool used;
-} scratch;
+enum { STACK_BYTES = 4 << 20, YIELD_AFTER_NS = 20000, MESSAGE_BYTES = 640 };
 
 typedef struct {
   gc_pool *pool;
   int32_t index;
   bool in_job; /* a launch from inside a task runs on this thread alone */
   pthread_t thread;
-  scratch scratches[N_SCRATCH];
+  gc_workspaces workspaces;
 } worker;
 
 typedef struct {
@@ -79,14 +73,22 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* One round of a spinning wait that began at *start (0: now). False when its time is over. After
- * a few microseconds it also yields, in case what it waits for has no core. */
-static bool spin(const gc_pool *pool, int64_t *start) {
-  for (int i = 0; i < 64; i++) relax();
+/* A spinning wait; all zeros when it begins. */
+typedef struct {
+  int64_t start;
+  unsigned rounds;
+} spinner;
+
+/* One round. False when the time is over, which is looked at every 32 rounds: reading the clock
+ * costs more than a round. After a few microseconds it also yields, in case what it waits for has
+ * no core. */
+static bool spin(const gc_pool *pool, spinner *s) {
+  relax();
+  if (++s->rounds % 32) return true;
   int64_t now = now_ns();
-  if (*start == 0) *start = now;
-  if (pool->spin_ns >= 0 && now - *start >= pool->spin_ns) return false;
-  if (now - *start > YIELD_AFTER_NS) sched_yield();
+  if (s->start == 0) s->start = now;
+  if (pool->spin_ns >= 0 && now - s->start >= pool->spin_ns) return false;
+  if (now - s->start > YIELD_AFTER_NS) sched_yield();
   return true;
 }
 
@@ -110,8 +112,8 @@ static void *work(void *argument) {
   gc_pool *pool = w->pool;
   self = w;
   for (uint64_t seen = 0;; seen++) {
-    int64_t start = 0;
-    while (!has_job(pool, seen) && spin(pool, &start)) continue;
+    spinner spinning = {0};
+    while (!has_job(pool, seen) && spin(pool, &spinning)) continue;
     if (!has_job(pool, seen)) {
       pthread_mutex_lock(&pool->mutex);
       atomic_fetch_add(&pool->sleepers, 1);
@@ -142,9 +144,9 @@ static void publish(gc_pool *pool) {
 }
 
 static void wait_for_workers(gc_pool *pool) {
-  int64_t start = 0;
+  spinner spinning = {0};
   while (atomic_load_explicit(&pool->pending, memory_order_acquire) > 0) {
-    if (spin(pool, &start)) continue;
+    if (spin(pool, &spinning)) continue;
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, true);
     while (atomic_load(&pool->pending) > 0) pthread_cond_wait(&pool->done, &pool->mutex);
@@ -201,52 +203,24 @@ int gc_parallel_barrier(int task, gc_task_group *group) {
     atomic_fetch_add(&b->round, 1);
     return 0;
   }
-  int64_t start = 0;
+  spinner spinning = {0};
   while (atomic_load_explicit(&b->round, memory_order_acquire) == round) {
     if (atomic_load(&pool->failed)) return -1; /* a task that failed will never arrive */
-    if (!spin(pool, &start)) sched_yield();
+    if (!spin(pool, &spinning)) sched_yield();
   }
   return 0;
 }
 
 void *gc_workspace_alloc(size_t bytes) {
-  scratch *best = NULL;
-  if (!self || bytes > GC_MAX_BYTES) return NULL;
-  for (scratch *s = self->scratches; s < self->scratches + N_SCRATCH; s++) {
-    if (s->used) continue;
-    bool fits = s->bytes >= bytes;
-    bool best_fits = best && best->bytes >= bytes;
-    if (!best || (fits ? !best_fits || s->bytes < best->bytes : !best_fits && s->bytes > best->bytes))
-      best = s;
-  }
-  if (!best) {
-    gc_raise("a kernel holds more than 16 workspaces at once");
-    return NULL;
-  }
-  if (best->bytes < bytes || !best->data) {
-    free(best->data);
-    *best = (scratch){0};
-    /* 128: the alignment that TVM's generated code may assume for a workspace. */
-    if (posix_memalign(&best->data, 128, bytes ? bytes : 1)) {
-      best->data = NULL;
-      gc_raise("out of memory for a kernel's workspace");
-      return NULL;
-    }
-    best->bytes = bytes;
-  }
-  best->used = true;
-  return best->data;
+  if (!self) return NULL;
+  const char *problem = NULL;
+  void *memory = gc_workspaces_take(&self->workspaces, bytes, &problem);
+  if (!memory) gc_raise(problem);
+  return memory;
 }
 
 int gc_workspace_free(void *memory) {
-  if (!self) return -1;
-  for (scratch *s = self->scratches; s < self->scratches + N_SCRATCH; s++) {
-    if (s->used && s->data == memory) {
-      s->used = false;
-      return 0;
-    }
-  }
-  return -1;
+  return self ? gc_workspaces_return(&self->workspaces, memory) : -1;
 }
 
 void gc_raise_parts(const char *const *parts, int32_t n_parts) {
@@ -263,25 +237,32 @@ void gc_raise_parts(const char *const *parts, int32_t n_parts) {
   }
 }
 
-void gc_raise(const char *message) { gc_raise_parts(&message, 1); }
+void gc_raise(const char *message) {
+  gc_raise_parts(&message, 1);
+}
 
 void *gc_pool_enter(gc_pool *pool) {
   void *previous = self;
   self = &pool->workers[0];
   /* A kernel that failed midway may not have given its workspaces back. */
-  for (int32_t i = 0; i < pool->threads; i++) {
-    for (int s = 0; s < N_SCRATCH; s++) pool->workers[i].scratches[s].used = false;
-  }
+  for (int32_t i = 0; i < pool->threads; i++)
+    gc_workspaces_return_all(&pool->workers[i].workspaces);
   pool->message[0] = '\0';
   atomic_store(&pool->has_message, false);
   return previous;
 }
 
-void gc_pool_leave(void *previous) { self = previous; }
+void gc_pool_leave(void *previous) {
+  self = previous;
+}
 
-const char *gc_pool_message(const gc_pool *pool) { return pool->message; }
+const char *gc_pool_message(const gc_pool *pool) {
+  return pool->message;
+}
 
-int32_t gc_pool_threads(const gc_pool *pool) { return pool->threads; }
+int32_t gc_pool_threads(const gc_pool *pool) {
+  return pool->threads;
+}
 
 /* Pinning is a wish: a CPU outside the process's affinity leaves the worker where it is. */
 static void pin(pthread_t thread, int32_t cpu) {
@@ -299,9 +280,7 @@ static void stop_workers(gc_pool *pool, int32_t started) {
 }
 
 static void pool_free(gc_pool *pool) {
-  for (int32_t i = 0; i < pool->threads; i++) {
-    for (int s = 0; s < N_SCRATCH; s++) free(pool->workers[i].scratches[s].data);
-  }
+  for (int32_t i = 0; i < pool->threads; i++) gc_workspaces_free(&pool->workers[i].workspaces);
   pthread_cond_destroy(&pool->done);
   pthread_cond_destroy(&pool->wake);
   pthread_mutex_destroy(&pool->mutex);
@@ -356,8 +335,6 @@ void gc_pool_destroy(gc_pool *pool) {
 
 void gc_pool_abandon(gc_pool *pool) {
   if (!pool) return;
-  for (int32_t i = 0; i < pool->threads; i++) {
-    for (int s = 0; s < N_SCRATCH; s++) free(pool->workers[i].scratches[s].data);
-  }
+  for (int32_t i = 0; i < pool->threads; i++) gc_workspaces_free(&pool->workers[i].workspaces);
   free(pool);
 }

@@ -10,7 +10,8 @@
 
 typedef struct gc_pool gc_pool;
 
-/* What a task gets: TVM's TVMParallelGroupEnv, so that kernels' loop bodies are tasks as they are. */
+/* What a task gets: TVM's TVMParallelGroupEnv, so that kernels' loop bodies are tasks as they are.
+ */
 typedef struct {
   void *barrier;
   int32_t n_tasks;

@@ -1,4 +1,5 @@
-/* weights.c: maps weights.bin and checks that it is the file which this program was compiled with. */
+/* weights.c: maps weights.bin and checks that it is the file which this program was compiled with.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ typedef struct {
   uint64_t bytes;
   uint8_t digest[32];
 } header;
-static const char MAGIC[8] = "GRAPHCW\n";
+static const char MAGIC[] = "GRAPHCW\n";
 
 static int map_file(gc_weights *weights, const char *path, gc_error *error) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -30,9 +31,10 @@ static int map_file(gc_weights *weights, const char *path, gc_error *error) {
   if (fstat(file, &status) || !S_ISREG(status.st_mode)) {
     code = gc_fail(error, GC_ERROR_ARTIFACT, "'%s' is not a regular file", path);
   } else if (status.st_size < HEADER_BYTES) {
-    code = gc_fail(error, GC_ERROR_ARTIFACT,
-                   "'%s' is truncated: %lld bytes, its header alone has %d; copy the artifact again",
-                   path, (long long)status.st_size, HEADER_BYTES);
+    code =
+        gc_fail(error, GC_ERROR_ARTIFACT,
+                "'%s' is truncated: %lld bytes, its header alone has %d; copy the artifact again",
+                path, (long long)status.st_size, HEADER_BYTES);
   } else {
     data = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, file, 0);
     if (data == MAP_FAILED)
@@ -49,7 +51,7 @@ static int check_header(const gc_weights *weights, const char *path, const gc_pr
                         gc_error *error) {
   header h;
   memcpy(&h, weights->data, sizeof h);
-  if (memcmp(h.magic, MAGIC, sizeof MAGIC))
+  if (memcmp(h.magic, MAGIC, sizeof h.magic))
     return gc_fail(error, GC_ERROR_ARTIFACT, "'%s' is not a graphc weights file", path);
   if (h.version != FORMAT_VERSION)
     return gc_fail(error, GC_ERROR_ARTIFACT,

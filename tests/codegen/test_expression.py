@@ -15,7 +15,7 @@ A, B = tirx.Var("a", "int64"), tirx.Var("b", "int64")
 NAMES = {"a": "n_a", "b": "n_b"}
 
 
-def const(value: int) -> Any:  # noqa: ANN401
+def const(value: int) -> Any:
     return tirx.const(value, "int64")
 
 
@@ -37,7 +37,11 @@ CASES: list[tuple[Any, Any, str]] = [
     (tirx.min(A, B) - tirx.max(A, const(2)), lambda a, b: min(a, b) - max(a, 2), None),
     (tirx.Select(A > B, A, B), lambda a, b: max(a, b), "((a > b) ? a : b)"),
     (tirx.if_then_else(A.equal(B), A, B + 1), lambda a, b: a if a == b else b + 1, None),
-    (tirx.Select(tirx.all(A >= 0, tirx.Not(B < 0)), A, B), lambda a, b: a if a >= 0 <= b else b, None),
+    (
+        tirx.Select(tirx.all(A >= 0, tirx.Not(B < 0)), A, B),
+        lambda a, b: a if a >= 0 <= b else b,
+        None,
+    ),
     (A << const(3), lambda a, b: a * 8, None),
     (A >> const(1), lambda a, b: a >> 1, None),
     (tirx.Cast("int64", tirx.Cast("int32", A)), lambda a, b: a, "a"),
@@ -100,7 +104,7 @@ def test_smallest_number_divided_by_minus_one(library: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize(("expression", "expected"), [(c[0], c[2]) for c in CASES if c[2]])
-def test_text(expression: Any, expected: str) -> None:  # noqa: ANN401
+def test_text(expression: Any, expected: str) -> None:
     assert text(expression) == expected
 
 

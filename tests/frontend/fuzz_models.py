@@ -26,6 +26,7 @@ SECONDS = 10.0
 EXTREMES = (0, 1, -1, 2, 3, -2, 7, 63, 64, 4096, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62,
             2**63 - 1, -(2**63))  # fmt: skip
 
+Inputs = dict[str, tuple[str, list[int | str | None]]]
 Mutation = Callable[[ModelProto, random.Random], None]
 
 
@@ -34,7 +35,7 @@ Mutation = Callable[[ModelProto, random.Random], None]
 
 def _model(
     nodes: list[onnx.NodeProto],
-    inputs: dict[str, tuple[str, list[int | str | None]]],
+    inputs: Inputs,
     outputs: list[str],
     constants: dict[str, np.ndarray],
     opset: int = 20,
@@ -92,7 +93,10 @@ def encoder() -> ModelProto:
         "rows": rng.normal(size=(16, 8)).astype("float32"),
         "g": np.ones(8, "float32"), "w": rng.normal(size=(8, 8)).astype("float32"),
     }  # fmt: skip
-    inputs = {"ids": ("int64", ["batch", "sequence"]), "mask": ("int64", ["batch", "sequence"])}
+    inputs: Inputs = {
+        "ids": ("int64", ["batch", "sequence"]),
+        "mask": ("int64", ["batch", "sequence"]),
+    }
     return _model(nodes, inputs, ["y", "z"], constants)
 
 
@@ -154,7 +158,7 @@ def indexing() -> ModelProto:
         "row": np.ones((1, 4), "float32"), "shape": np.array([3, 4]), "axis": np.array(1),
         "one": np.array(1, "float32"),
     }  # fmt: skip
-    inputs = {"x": ("float32", ["n", 4]), "i": ("int64", ["n", 2])}
+    inputs: Inputs = {"x": ("float32", ["n", 4]), "i": ("int64", ["n", 2])}
     outputs = ["a1", "b", "c", "d", "e", "f", "g", "h", "j", "l", "m", "o", "q", "r", "t", "u", "v"]
     return _model(nodes, inputs, outputs, constants)
 
@@ -193,7 +197,7 @@ def formulas() -> ModelProto:
         "zero": np.array(0), "seven": np.array(7), "minus": np.array([-1, -1]),
     }  # fmt: skip
     constants["axes"] = np.array([0])
-    inputs: dict[str, tuple[str, list[int | str | None]]] = {
+    inputs: Inputs = {
         "x": ("float32", ["n", 8]),
         "x4": ("float32", [None, 3, None, 2]),
     }
@@ -406,6 +410,9 @@ FIELDS: tuple[Mutation, ...] = (
 )  # fmt: skip
 
 
+_UNFIT = (ValueError, IndexError, TypeError, onnx.checker.ValidationError)
+
+
 def damaged(case: int) -> bytes:
     """The bytes of case number `case`: always the same for the same number."""
     rng = random.Random(case)
@@ -413,7 +420,7 @@ def damaged(case: int) -> bytes:
     if rng.random() < 0.8:
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             # A mutation may not fit what an earlier one left: the case is then a milder one.
-            with contextlib.suppress(ValueError, IndexError, TypeError):
+            with contextlib.suppress(*_UNFIT):
                 rng.choice(FIELDS)(model, rng)
         return bytes(model.SerializeToString())
     data = bytearray(model.SerializeToString())
@@ -464,11 +471,11 @@ if __name__ == "__main__":
     faulthandler.enable()
     start = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory() as scratch:
+        print(f"after a crash the model is {scratch}/case.onnx", file=sys.stderr)
         results: Counter[str] = Counter()
         failures = 0
         for number in range(start, start + int(sys.argv[1])):
             faulthandler.dump_traceback_later(60, exit=True)
-            Path("/tmp/graphc-fuzz-case").write_text(str(number))
             try:
                 results[attempt(number, Path(scratch))] += 1
             except AssertionError as failure:

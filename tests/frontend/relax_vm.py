@@ -24,12 +24,13 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10, "float16": 4e-3}
 def register_check_indices() -> None:
     """Gives the virtual machine the index check that graphc's runtime does itself."""
 
-    @tvm_ffi.register_global_func("graphc.check_indices", override=True)
     def check_indices(indices: Any, low: int, high: int, where: str) -> Any:
         values = indices.numpy()
         if values.size and not low <= values.min() <= values.max() <= high:
             raise ValueError(f"{where}: index out of range {low}..{high}")
         return _tensor(values)  # a copy: the machine's memory plan knows of no aliases
+
+    tvm_ffi.register_global_func("graphc.check_indices", check_indices, override=True)
 
 
 class Runner:
@@ -50,7 +51,7 @@ class Runner:
 
 
 def _tensor(array: np.ndarray) -> Any:
-    return tvm.runtime.tensor(np.require(array, requirements="CA"))
+    return tvm.runtime.tensor(np.require(array, requirements=["C", "A"]))
 
 
 def reference(model: onnx.ModelProto | Path, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_half_precision_is_normalised_in_float32(tmp_path: Path) -> None:
     compare(build(nodes, {"x": ("float16", ("n", 64))}, ["y"], constants), tmp_path, {"x": x})
 
 
-CONVOLUTIONS = [
+CONVOLUTIONS: list[dict[str, Any]] = [
     {"pads": [1, 1, 1, 1]},
     {"strides": [2, 1], "pads": [0, 1, 2, 1]},
     {"strides": [2, 2], "auto_pad": "SAME_UPPER"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -356,6 +357,24 @@ def test_functions_of_the_model(tmp_path: Path) -> None:
 def test_a_function_that_calls_itself(tmp_path: Path) -> None:
     model = with_function([helper.make_node("f", ["a"], ["b"], domain="local")])
     with pytest.raises(GraphcError, match="f calls itself"):
+        load(_save(model, tmp_path))
+
+
+def test_functions_that_grow_without_end(tmp_path: Path) -> None:
+    """Ten calls of a function of ten calls of ...: refused before memory is gone."""
+    model = with_function([helper.make_node("g0", ["a"], ["b"], domain="local")])
+    for level in range(9):
+        names = ["a", *(f"v{k}" for k in range(9)), "b"]
+        body = [
+            helper.make_node(f"g{level + 1}" if level < 8 else "Identity", [x], [y],
+                             domain="local" if level < 8 else "")
+            for x, y in itertools.pairwise(names)
+        ]  # fmt: skip
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+        model.functions.append(
+            helper.make_function("local", f"g{level}", ["a"], ["b"], body, opsets)
+        )
+    with pytest.raises(ModelError, match="more than 200000 nodes"):
         load(_save(model, tmp_path))
 
 

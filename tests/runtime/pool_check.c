@@ -10,12 +10,12 @@
 
 const gc_program gc_the_program = {0};
 
-#define CHECK(condition)                                  \
-  do {                                                    \
-    if (!(condition)) {                                   \
-      printf("line %d: %s\n", __LINE__, #condition);      \
-      return 1;                                           \
-    }                                                     \
+#define CHECK(condition)                             \
+  do {                                               \
+    if (!(condition)) {                              \
+      printf("line %d: %s\n", __LINE__, #condition); \
+      return 1;                                      \
+    }                                                \
   } while (0)
 
 enum { MAX = 64 };

@@ -52,7 +52,7 @@ def make(place: Path, model: Path | None = None) -> Program:
     seen: list[tuple[str, tuple[bytes, ...]]] = []
     original = link.build
 
-    def build(host_source: str, kernels: Any, output: Path, **options: Any) -> link.LinkedFiles:  # noqa: ANN401
+    def build(host_source: str, kernels: Any, output: Path, **options: Any) -> link.LinkedFiles:
         seen.append((host_source, tuple(kernels)))
         return original(host_source, kernels, output, **options)
 

@@ -84,8 +84,7 @@ static int run_case(gc_context *context, unsigned *seed) {
     set_shape(&inputs[i], &function->inputs[i], dims);
     allocate(&inputs[i]);
     int64_t n = (int64_t)(bytes_of(&inputs[i].tensor) / (function->inputs[i].dtype.bits / 8));
-    for (int64_t e = 0; e < n; e++)
-      gc_fill_element(&function->inputs[i], inputs[i].tensor.data, e);
+    for (int64_t e = 0; e < n; e++) gc_fill_element(&function->inputs[i], inputs[i].tensor.data, e);
     in[i] = inputs[i].tensor;
   }
   memset(out, 0, sizeof out);

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sanitize
 import small_artifact
 from c_compiler import compile_c, runtime_sources, system_compiler
-
-import sanitize
 
 pytestmark = pytest.mark.skipif(
     system_compiler() is None, reason="needs gcc or clang: apt install gcc"
@@ -75,4 +74,3 @@ def _mutated(data: bytes, header: int, draw: random.Random) -> bytes:
     for _ in range(draw.choice((1, 1, 4))):
         changed[draw.randrange(header if kind < 3 else len(data))] = draw.randrange(256)
     return bytes(changed)
-

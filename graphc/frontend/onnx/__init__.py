@@ -9,7 +9,7 @@ from graphc.errors import UnsupportedError
 from graphc.frontend.onnx.convert import convert
 from graphc.frontend.onnx.operators import REGISTRY
 from graphc.frontend.onnx.reader import read
-from graphc.frontend.onnx.support import blockers, check_nodes
+from graphc.frontend.onnx.support import blockers
 from graphc.frontend.onnx.symbols import parse_bounds
 from graphc.ir import Model
 
@@ -26,5 +26,4 @@ def load(
     found = blockers(graph, REGISTRY)
     if found:
         raise UnsupportedError(f"{path}: graphc does not compile:", found)
-    check_nodes(graph)
     return convert(graph, reader, REGISTRY, given, str(path))

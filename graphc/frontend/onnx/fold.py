@@ -30,8 +30,13 @@ class UndecidedError(Exception):
     """The symbolic result is not an expression over the dimensions."""
 
 
-def elementwise(numeric: Callable[..., Any], symbolic: Callable[..., Any] | None = None) -> Fold:
-    """A fold that applies `numeric` to whole arrays, or `symbolic(symbols, *elements)` to each."""
+def elementwise(
+    numeric: Callable[..., Any], symbolic: Callable[..., Any] | None = None, alike: bool = True
+) -> Fold:
+    """A fold that applies `numeric` to whole arrays, or `symbolic(symbols, *elements)` to each.
+
+    `alike`: the node's inputs must have one type.
+    """
 
     def fold(
         context: Context, node: Node, arrays: Sequence[np.ndarray | None]
@@ -39,6 +44,8 @@ def elementwise(numeric: Callable[..., Any], symbolic: Callable[..., Any] | None
         given = [array for array in arrays if array is not None]
         if len(given) != len(arrays) or not given:
             return None
+        if alike:
+            node.same_dtype(*(value for value in node.inputs if value is not None))
         shape = context.broadcast_shape(node, *(array.shape for array in given))
         if math.prod(extent for extent in shape if isinstance(extent, int)) > FOLD_LIMIT:
             return None

@@ -46,9 +46,14 @@ def _check_text(model: ModelProto) -> None:
     for function in model.functions:
         names += [function.name, function.domain, *function.input, *function.output]
         names += [entry.domain for entry in function.opset_import]
-    for node in (*graph.node, *(node for f in model.functions for node in f.node)):
+    pending = [*graph.node, *(node for function in model.functions for node in function.node)]
+    while pending:
+        node = pending.pop()
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
-        names += [attribute.name for attribute in node.attribute]
+        for attribute in node.attribute:
+            names.append(attribute.name)
+            for inner in (attribute.g, *attribute.graphs):
+                pending += inner.node
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"not an ONNX model: the name {name!r} is not UTF-8 text")

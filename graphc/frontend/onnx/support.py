@@ -25,18 +25,16 @@ def blockers(graph: Graph, registry: Registry) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*graph.blockers, *scan.nodes(graph.nodes, graph.opsets, 0))))
 
 
-def check_nodes(graph: Graph) -> None:
-    """Checks every node against ONNX's schema: number of inputs, names and types of attributes."""
+def _check(node: NodeProto, opsets: Mapping[str, int]) -> None:
+    """Checks a node against ONNX's schema: number of inputs, names and types of attributes."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
-    context.opset_imports = dict(graph.opsets)
-    for node in graph.nodes:
-        if domain_of(node.domain) in ("", "ai.onnx.ml"):
-            try:
-                onnx.checker.check_node(node, context)
-            except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise ModelError(f"{describe(node)}: {reason}") from error
+    context.opset_imports = dict(opsets)
+    try:
+        onnx.checker.check_node(node, context)
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"{describe(node)}: {reason}") from error
 
 
 class _Scan:
@@ -61,6 +59,11 @@ class _Scan:
         domain = domain_of(node.domain)
         version = opsets.get(domain)
         function = self._graph.functions.get((domain, node.op_type))
+        has_graph = any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+                        for a in node.attribute)  # fmt: skip
+        standard = version is not None and onnx.defs.has(node.op_type, version, domain)
+        if standard and not has_graph and function is None:
+            _check(node, opsets)
         if function is not None:
             if depth >= MAX_DEPTH:
                 raise ModelError(
@@ -73,7 +76,8 @@ class _Scan:
                 "uses: add it to opset_import"
             )
         elif self._registry.find(domain, node.op_type, version) is None:
-            body = standard_body(node, version, None) if depth < MAX_DEPTH else None
+            expandable = depth < MAX_DEPTH and not has_graph
+            body = standard_body(node, version, None) if expandable else None
             if body is None:
                 yield _reason(node, domain, version, self._registry)
             else:

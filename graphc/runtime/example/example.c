@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graphc_fill.h"
 #include "graphc.h"
+#include "graphc_fill.h"
 
 static int fail(const char *message) {
   fprintf(stderr, "example: %s\n", message);
@@ -71,7 +71,8 @@ int main(int argc, char **argv) {
 
   const gc_function *f = gc_function_at(model, 0);
   DLTensor *inputs = calloc((size_t)f->n_inputs + 1, sizeof *inputs);
-  DLTensor *outputs = calloc((size_t)f->n_outputs + 1, sizeof *outputs); /* data NULL: the context's */
+  DLTensor *outputs =
+      calloc((size_t)f->n_outputs + 1, sizeof *outputs); /* data NULL: the context's */
   if (!inputs || !outputs) return fail("out of memory");
   for (int32_t i = 0; i < f->n_inputs; i++)
     if (make_input(f, i, argc, argv, &inputs[i])) return fail("out of memory");

@@ -163,7 +163,9 @@ def _fold_where(context: Context, node: Node, arrays: Any) -> Any:
     def choose(symbols: Any, condition: Any, left: Any, right: Any) -> Any:
         return left if condition else right
 
-    return elementwise(np.where, choose)(context, node, arrays)
+    node.need_bool(node.input(0))
+    node.same_dtype(node.input(1), node.input(2))
+    return elementwise(np.where, choose, alike=False)(context, node, arrays)
 
 
 def _shift(context: Context, node: Node) -> Result:

@@ -93,11 +93,19 @@ def _rms_norm(context: Context, node: Node) -> Result:
     node.need_float(value)
     node.same_dtype(value, scale)
     axis = node.axis(node.integer("axis", -1), value.rank)
+    epsilon, name = node.number("epsilon", 1e-5), node.outputs[0]
     wide = _stash(context, node, value)
     gamma = _parameter(context, node, scale, value.shape[axis:], wide.dtype)
     axes = list(range(axis, value.rank))
-    call = op.nn.rms_norm(context.expr(wide), gamma, axes, node.number("epsilon", 1e-5))
-    return _narrow(context, node, call, value.dtype)
+    if axis:
+        return _narrow(
+            context, node, op.nn.rms_norm(context.expr(wide), gamma, axes, epsilon), value.dtype
+        )
+    # TVM's kernel needs an axis that is not normalised.
+    batch = context.reshape(wide, [1, *value.shape], f"{name}.batch")
+    axes = list(range(1, value.rank + 1))
+    normal = context.emit(op.nn.rms_norm(context.expr(batch), gamma, axes, epsilon), f"{name}.rms")
+    return _narrow(context, node, op.reshape(normal.var, value.shape), value.dtype)
 
 
 def _batch_norm(context: Context, node: Node) -> Result:

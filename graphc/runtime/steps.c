@@ -1,0 +1,19 @@
+/* steps.c: what generated run functions are made of, besides gc_step_check. */
+#include "internal.h"
+
+int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args) {
+  const gc_context *context = f->context;
+  if (!context->device->launch(context->device_state, kernel, f->args + first, n_args))
+    return GC_OK;
+  const char *message = gc_pool_message(context->pool);
+  return gc_fail(f->error, GC_ERROR_KERNEL, "kernel '%s' failed: %s", name,
+                 *message ? message : "no reason given");
+}
+
+int gc_step_copy(gc_frame *f, int32_t source, int32_t target) {
+  const gc_context *context = f->context;
+  const DLTensor *from = &f->tensors[source];
+  size_t bytes = gc_tensor_bytes(from->dtype, from->ndim, from->shape);
+  return context->device->copy(context->device_state, f->tensors[target].data, from->data, bytes,
+                               f->error);
+}
