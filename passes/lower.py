@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst, GlobalVar
 
 from graphc.codegen.templates import lookup
@@ -32,7 +32,11 @@ def lower(model: Model, target: Target) -> Model:
     mod = _LowerOperators(model.mod, target).run()
     passes = [
         relax.transform.LegalizeOps(
-            customize_legalize_map={"relax.take": _take},
+            customize_legalize_map={
+                "relax.take": _take,
+                "relax.max": lambda builder, call: _extreme(builder, call, tirx.max, "min"),
+                "relax.min": lambda builder, call: _extreme(builder, call, tirx.min, "max"),
+            },
             skip_ops=["relax.reshape"],
             enable_warning=False,
         ),
@@ -66,6 +70,34 @@ def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return te.compute(shape, element, name="take")
 
     return builder.call_te(take, table, indices, primfunc_name_hint="take")
+
+
+def _extreme(
+    builder: relax.BlockBuilder, call: relax.Call, combine: Any, end: str
+) -> relax.Expr:
+    """max or min from the true end of the range: TVM starts floats from the largest finite one."""
+    (x,) = call.args
+    rank = x.ty.ndim
+    axes = range(rank) if call.attrs.axis is None else [int(a) % rank for a in call.attrs.axis]
+    reduced, keep = sorted(set(axes)), bool(call.attrs.keepdims)
+
+    def first(dtype: str) -> Any:
+        if dtype.startswith(("float", "bfloat")):
+            return tirx.const(float("-inf" if end == "min" else "inf"), dtype)
+        return tirx.min_value(dtype) if end == "min" else tirx.max_value(dtype)
+
+    def extreme(x: te.Tensor) -> te.Tensor:
+        along = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced}
+        reducer = te.comm_reducer(lambda a, b: combine(a, b), first, name="extreme")
+
+        def element(*at: Any) -> Any:
+            rest = iter(at if not keep else [i for a, i in enumerate(at) if a not in along])
+            places = [along[a] if a in along else next(rest) for a in range(rank)]
+            return reducer(x(*places), axis=list(along.values()))
+
+        return te.compute(list(call.ty.shape), element, name=call.op.name.rpartition(".")[2])
+
+    return builder.call_te(extreme, x, primfunc_name_hint=call.op.name.rpartition(".")[2])
 
 
 @relax.expr_functor.mutator

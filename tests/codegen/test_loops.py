@@ -140,3 +140,18 @@ def test_rows_of_a_table() -> None:
     run = Compiled(make(inputs, {"t": TABLE}, lambda _, i, t: op.take(t, i, 0, mode="fast")))
     i = np.random.default_rng(4).integers(0, 5, (3, 17))
     np.testing.assert_array_equal(run([i])[0], TABLE[i])
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_extremes_of_infinities(keepdims: bool) -> None:
+    """The maximum of nothing but -inf is -inf, not the smallest float."""
+
+    def body(_: Any, x: Any) -> list[Any]:
+        return [op.max(x, [1], keepdims=keepdims), op.min(x, keepdims=keepdims)]
+
+    run = Compiled(make({"x": FLAT}, {}, body))
+    x = np.full((2, 40), -np.inf, "float32")
+    x[1] = np.inf
+    highest, lowest = run([x])
+    np.testing.assert_array_equal(highest, x.max(1, keepdims=keepdims))
+    np.testing.assert_array_equal(lowest, x.min(keepdims=keepdims))

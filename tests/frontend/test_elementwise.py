@@ -154,12 +154,15 @@ def test_division_by_zero_does_not_trap(tmp_path: Path) -> None:
 
     model = build(
         [helper.make_node("Div", ["a", "b"], ["y"])],
-        {"a": ("int64", (2,)), "b": ("int64", (2,))},
+        {"a": ("int64", (5,)), "b": ("int64", (5,))},
         ["y"],
     )
     onnx.save(model, tmp_path / "m.onnx")
-    (y,) = Runner(load(tmp_path / "m.onnx"))({"a": np.array([6, 5]), "b": np.array([3, 0])})
+    lowest = np.iinfo(np.int64).min
+    a, b = np.array([6, 5, 7, lowest, lowest]), np.array([3, 0, -1, 1, -1])
+    (y,) = Runner(load(tmp_path / "m.onnx"))({"a": a, "b": b})
     assert y[0] == 2
+    assert list(y[2:4]) == [-7, lowest]  # y[4] overflows: any value, but no trap
 
 
 CASTS = ["float32", "float64", "float16", "int64", "int32", "int8", "uint8", "bool"]

@@ -69,7 +69,11 @@ def _divide(context: Context, node: Node) -> Result:
     node.same_dtype(left, right)
     node.need_number(left)
     (a, b), _ = context.broadcast(node, left, right)
-    return op.divide(a, _safe_divisor(context, node, right, b))
+    quotient = op.divide(a, _safe_divisor(context, node, right, b))
+    if isinstance(right, KnownValue) or not right.dtype.startswith("int"):
+        return quotient
+    minus_one = op.equal(b, context.constant(-1, right.dtype))
+    return op.where(minus_one, op.negative(a), quotient)
 
 
 def _safe_divisor(context: Context, node: Node, value: Value, expr: relax.Expr) -> relax.Expr:
@@ -79,9 +83,15 @@ def _safe_divisor(context: Context, node: Node, value: Value, expr: relax.Expr) 
         if value.symbolic or value.data.all():
             return expr
         raise node.error("it divides integers by a constant 0")
-    zero, one = context.constant(0, value.dtype), context.constant(1, value.dtype)
-    is_zero = context.emit(op.equal(expr, zero), f"{value.name}.zero").var
-    return context.emit(op.where(is_zero, one, expr), f"{value.name}.divisor").var
+    # The processor traps on x / 0 and on the smallest integer / -1. Remainders by 1 and by -1 are
+    # both 0; a quotient by -1 is put right by _divide.
+    traps = op.equal(expr, context.constant(0, value.dtype))
+    if value.dtype.startswith("int"):
+        minus_one = op.equal(expr, context.constant(-1, value.dtype))
+        traps = op.logical_or(traps, minus_one)
+    trapping = context.emit(traps, f"{value.name}.traps").var
+    one = context.constant(1, value.dtype)
+    return context.emit(op.where(trapping, one, expr), f"{value.name}.divisor").var
 
 
 def _modulo(context: Context, node: Node) -> Result:
@@ -145,7 +155,8 @@ def _fold_power(context: Context, node: Node, arrays: Any) -> Any:
         and (arrays[1].dtype == object or (arrays[1] < 0).any())
     ):
         return None
-    return elementwise(lambda a, b: np.power(a, b).astype(a.dtype))(context, node, arrays)
+    power = elementwise(lambda a, b: np.power(a, b).astype(a.dtype), alike=False)
+    return power(context, node, arrays)
 
 
 # -- where, shifts -------------------------------------------------------------------------
