@@ -11,14 +11,16 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from tvm import relax
 
 from graphc.errors import ModelError, UnsupportedError
-from graphc.frontend.onnx.context import FOLD_LIMIT, Context
+from graphc.frontend.onnx import narrow
+from graphc.frontend.onnx.apply import made
+from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.functions import Body, own_body, standard_body
 from graphc.frontend.onnx.graph import Graph, describe, domain_of, in_order
-from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.node import NARROW_VALUE, Node
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
-from graphc.frontend.onnx.table import Operator, Registry
+from graphc.frontend.onnx.table import Registry
 from graphc.frontend.onnx.tensors import TensorReader
-from graphc.frontend.onnx.values import INTEGERS, Interval, KnownValue, TensorValue, Value, settle
+from graphc.frontend.onnx.values import KnownValue, TensorValue, Value
 from graphc.ir import Expr, Model, Port, Signature
 
 _MAX_ATTEMPTS = 64
@@ -69,12 +71,16 @@ class _Attempt:
         ]
         self._symbols.check_names()
         scope: dict[str, Value | None] = {
-            name: KnownValue(name, graph.dtypes[name], data) for name, data in graph.weights.items()
+            name: KnownValue(name, graph.dtypes[name], data, graph.narrow.get(name, ""))
+            for name, data in graph.weights.items()
         }
         inputs = [relax.Var(p.name, relax.TensorType(p.shape, p.dtype)) for p in ports]
+        small = {item.name: item.narrow for item in graph.inputs}
         for port, var in zip(ports, inputs, strict=True):
             context.reserve(port.name)
-            scope[port.name] = TensorValue(port.name, port.dtype, port.shape, var, source=port.name)
+            scope[port.name] = TensorValue(
+                port.name, port.dtype, port.shape, var, source=port.name, narrow=small[port.name]
+            )
         with context.function():
             with context.builder.dataflow():
                 self._nodes(graph.nodes, graph.opsets, scope, "")
@@ -189,7 +195,7 @@ class _Attempt:
             outputs=tuple(f"{prefix}{name}" if name else "" for name in proto.output),
             attributes=self._attributes(proto),
         )
-        for name, value in zip(proto.output, self._values(operator, node), strict=False):
+        for name, value in zip(proto.output, made(self._context, operator, node), strict=False):
             if name:
                 scope[name] = value
 
@@ -213,64 +219,6 @@ class _Attempt:
             elif name and not self._blockers:
                 raise ModelError(f"{label}: its function does not make {formal!r}")
 
-    def _values(self, operator: Operator, node: Node) -> list[Value | None]:
-        folded = self._fold(operator, node)
-        if folded is not None:
-            return [folded]
-        made = operator.convert(self._context, node)
-        results = made if isinstance(made, (list, tuple)) else [made]
-        values: list[Value | None] = []
-        for index, result in enumerate(results):
-            name = node.outputs[index] if index < len(node.outputs) else ""
-            if result is None or isinstance(result, KnownValue):
-                values.append(result)
-                continue
-            if not isinstance(result, TensorValue):
-                result = self._context.emit(result, name, where=node.label)
-            values.append(self._bounded(operator, node, result))
-        return values
-
-    def _fold(self, operator: Operator, node: Node) -> KnownValue | None:
-        if operator.fold is None or len(node.outputs) != 1:
-            return None
-        arrays: list[np.ndarray | None] = []
-        size = 0
-        for value in node.inputs:
-            if isinstance(value, TensorValue):
-                return None
-            arrays.append(None if value is None else value.data)
-            size += 0 if value is None else value.data.size
-        if size > FOLD_LIMIT:
-            return None
-        result = operator.fold(self._context, node, arrays)
-        if isinstance(result, KnownValue):
-            data, dtype = result.data, result.dtype
-        elif result is None:
-            return None
-        else:
-            data, dtype = result, _dtype_of(result, node.inputs)
-        if data.size > FOLD_LIMIT:
-            return None
-        return KnownValue(node.outputs[0], dtype, settle(data, dtype))
-
-    def _bounded(self, operator: Operator, node: Node, value: TensorValue) -> TensorValue:
-        """The value with what is known of its elements."""
-        if value.dtype not in INTEGERS:
-            return value
-        first = node.inputs[0] if node.inputs else None
-        interval, source = value.interval, value.source
-        if operator.interval is not None:
-            interval = operator.interval(self._context, node)
-        if operator.moves and first is not None:
-            known = self._context.interval(first)
-            if known is not None:
-                reached = known.reached and operator.moves == "all"
-                interval = Interval(known.low, known.high, reached)
-            source = first.source if isinstance(first, TensorValue) else ""
-        if interval is value.interval and source == value.source:
-            return value
-        return TensorValue(value.name, value.dtype, value.shape, value.var, interval, source)
-
     # -- attributes ------------------------------------------------------------------------
 
     def _attributes(self, proto: NodeProto) -> dict[str, Any]:
@@ -279,6 +227,8 @@ class _Attempt:
             if attribute.name in attributes:
                 raise ModelError(f"{describe(proto)}: attribute {attribute.name} is given twice")
             attributes[attribute.name] = self._attribute(attribute)
+            if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in narrow.TYPES:
+                attributes[NARROW_VALUE] = narrow.TYPES[attribute.t.data_type].name
         return attributes
 
     def _attribute(self, attribute: AttributeProto) -> Any:
@@ -286,13 +236,6 @@ class _Attempt:
         if isinstance(value, TensorProto):
             return self._reader.read(value)
         return tuple(value) if isinstance(value, (list, tuple)) else value
-
-
-def _dtype_of(array: np.ndarray, inputs: Sequence[Value | None]) -> str:
-    """A symbolic result has the type of the numbers that it came from."""
-    if array.dtype != object:
-        return str(array.dtype)
-    return next(value.dtype for value in inputs if value is not None and value.dtype != "bool")
 
 
 def _first_line(error: BaseException) -> str:
