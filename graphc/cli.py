@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from graphc import __version__
+from graphc import __version__, env
 from graphc.errors import GraphcError, ModelError, UnsupportedError
 
 _PATH = click.Path(path_type=Path)
@@ -279,6 +279,9 @@ def targets(name: str | None, as_json: bool) -> None:
     click.echo(show.as_json(known) if as_json else show.table(rows))
 
 
+OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h: neither the input nor a failed check
+
+
 def main() -> NoReturn:
     """Run the command line and end the process with its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -313,8 +316,18 @@ def run_command_line() -> int:
             return _fail(f"{place}{error.strerror or error}", 2)
         if isinstance(error, MemoryError):
             return _fail("not enough memory", 2)
-        raise
+        if env.debug() >= 1:
+            raise
+        return _fail(_own_fault(error), OWN_FAULT)
     return status if isinstance(status, int) else 0
+
+
+def _own_fault(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    return (
+        f"a fault of graphc's own, please report it: {type(error).__name__}: {first}\n"
+        "GRAPHC_DEBUG=1 shows where it comes from"
+    )
 
 
 def _fail(message: str, status: int) -> int:

@@ -72,9 +72,7 @@ def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(take, table, indices, primfunc_name_hint="take")
 
 
-def _extreme(
-    builder: relax.BlockBuilder, call: relax.Call, combine: Any, end: str
-) -> relax.Expr:
+def _extreme(builder: relax.BlockBuilder, call: relax.Call, combine: Any, end: str) -> relax.Expr:
     """max or min from the true end of the range: TVM starts floats from the largest finite one."""
     (x,) = call.args
     rank = x.ty.ndim

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tvm import tirx
 
 from graphc.codegen.kernel import FusedKernel
-from graphc.codegen.templates import attention, gemm, loops, normalization, softmax
+from graphc.codegen.templates import attention, gemm, loops, normalization, scan, softmax
 from graphc.targets.target import Target
 
 Operator: TypeAlias = Callable[[Sequence[Any], Any, Any, Target], tirx.PrimFunc | None]
@@ -23,6 +23,7 @@ Schedule: TypeAlias = Callable[[FusedKernel, Target], tirx.PrimFunc | None]
 
 OPERATORS: Mapping[str, tuple[Operator, ...]] = {
     "graphc.attention": (attention.build,),
+    "relax.cumsum": (scan.build,),
     "relax.nn.layer_norm": (normalization.build_layer_norm,),
     "relax.nn.rms_norm": (normalization.build_rms_norm,),
     "relax.nn.softmax": (softmax.build,),
