@@ -100,9 +100,9 @@ class Graph:
 
     def _arg(self, arg: relax.Expr) -> Arg:
         if isinstance(arg, relax.Tuple):
-            fields = list(arg.fields)
-            if all(_is_value(field) for field in fields):
-                return tuple(self._node(field) for field in fields)
+            # A kernel's arguments may end with dimensions, which are no nodes.
+            if any(_is_value(field) for field in arg.fields):
+                return tuple(self._node(f) if _is_value(f) else f for f in arg.fields)
             return arg
         return self._node(arg) if _is_value(arg) else arg
 
@@ -337,10 +337,11 @@ def _rebuilt(
     def expression(node: Node) -> relax.Expr:
         return node.var if done is None else done[node]
 
+    def plain(arg: Arg) -> Any:
+        return expression(arg) if isinstance(arg, Node) else arg
+
     exprs = [
-        relax.Tuple([expression(field) for field in arg])
-        if isinstance(arg, tuple)
-        else (expression(arg) if isinstance(arg, Node) else arg)
+        relax.Tuple([plain(field) for field in arg]) if isinstance(arg, tuple) else plain(arg)
         for arg in args
     ]
     return tvm.ir.Call(call.op, exprs, call.attrs, call.ty_args, ret_ty=ty)

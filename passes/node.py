@@ -11,8 +11,9 @@ from tvm import relax
 from graphc.ir import Expr
 from graphc.passes.shapes import dims_of
 
-Arg: TypeAlias = "Node | tuple[Node, ...] | Any"
-"""An argument of a call: a tensor, a tuple of tensors (concat), or anything else Relax allows."""
+Arg: TypeAlias = "Node | tuple[Any, ...] | Any"
+"""An argument of a call: a tensor, a tuple of tensors (concat, or a kernel's arguments, which may
+end with dimensions), or anything else Relax allows."""
 
 
 class Node:
@@ -46,7 +47,7 @@ class Node:
             if isinstance(arg, Node):
                 found.append(arg)
             elif isinstance(arg, tuple):
-                found.extend(arg)
+                found.extend(field for field in arg if isinstance(field, Node))
         self.inputs = tuple(found)
 
     @property
