@@ -115,17 +115,22 @@ class FusedKernel:
             write(indices(lane), value)
 
     def _shared_before(self, stage: Stage) -> list[Stage]:
-        """Stages read more than once on the way to `stage`, always at the reader's own element."""
+        """Stages read more than once on the way to `stage`, always at its own element.
+
+        A reader that is itself read elsewhere (by a concatenation, a transpose) does not count as
+        being at the element, however it reads.
+        """
         readers: dict[Any, list[bool]] = {}
         reached = {stage.buffer}
         order = self.stages[: self.stages.index(stage) + 1]
         for reader in reversed(order):
             if reader.buffer not in reached or not (reader.is_pointwise or reader is stage):
                 continue
+            in_place = reader is stage or all(readers[reader.buffer])
             for node in walk(reader.value):
                 if isinstance(node, TensorLoad):
                     reached.add(node.source)
-                    same = len(node.indices) == len(reader.spatial_vars) and all(
+                    same = in_place and len(node.indices) == len(reader.spatial_vars) and all(
                         i.same_as(v) for i, v in zip(node.indices, reader.spatial_vars, strict=True)
                     )
                     readers.setdefault(node.source, []).append(same)
@@ -135,8 +140,6 @@ class FusedKernel:
             if s.is_pointwise
             and len(readers.get(s.buffer, ())) > 1
             and all(readers[s.buffer])
-            # An element read at the reader's own place is at the output's place only if every
-            # stage on the way is: shapes equal to the output's make sure of that.
             and len(s.spatial_vars) == len(stage.spatial_vars)
         ]
 

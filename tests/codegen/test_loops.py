@@ -106,6 +106,30 @@ CASES: dict[str, tuple[dict[str, Any], Callable[..., Any], Callable[..., np.ndar
 }
 
 
+def _turned(x: Any) -> Any:
+    """A value read twice by a stage that is itself read at another element (as rotary does)."""
+    square = op.multiply(x, x)
+    both = op.add(square, op.tanh(square))
+    parts = [
+        op.strided_slice(both, [2], [start], [end], [1], assume_inbound=True)
+        for start, end in ((24, 48), (0, 24))
+    ]
+    return op.concat(parts, axis=2)
+
+
+def _turned_reference(x: np.ndarray) -> np.ndarray:
+    both = double(x) ** 2 + np.tanh(double(x) ** 2)
+    return np.concatenate([both[:, :, 24:], both[:, :, :24]], 2)
+
+
+CASES["turned"] = ({"x": WIDE}, _turned, _turned_reference)
+CASES["transpose of a shared value"] = (
+    {"x": (("b", 6, 6), "float32")},
+    lambda x: op.permute_dims(op.add(op.exp(x), op.multiply(op.exp(x), x)), [0, 2, 1]),
+    lambda x: (np.exp(double(x)) * (1 + double(x))).transpose(0, 2, 1),
+)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_operator(name: str) -> None:
     inputs, body, expected = CASES[name]
