@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,11 @@ def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
 
 def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
     """The native object file with these functions; the same functions give the same bytes."""
-    with tempfile.TemporaryDirectory(prefix="graphc-") as directory:
-        path = Path(directory) / "kernels.o"
-        build_module(functions, target).write_to_file(str(path), "o")
-        return path.read_bytes()
+    library = build_module(functions, target)
+    # A file in memory: LLVM ends the whole process when it cannot write to a disk.
+    descriptor = os.memfd_create("kernels.o")
+    try:
+        library.write_to_file(f"/proc/self/fd/{descriptor}", "o")
+        return Path(f"/proc/self/fd/{descriptor}").read_bytes()
+    finally:
+        os.close(descriptor)

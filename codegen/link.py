@@ -16,7 +16,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,30 @@ def prepare(triple: str = DEFAULT_TRIPLE) -> None:
             done.touch()
     except OSError as error:
         raise ToolError(f"cannot write {error.filename or place}: {error.strerror}") from error
+
+
+def prepare_beside(triple: str = DEFAULT_TRIPLE) -> Callable[[], None]:
+    """`prepare` in a thread of its own; the function returned waits for it and raises its error.
+
+    Compiling the C libraries takes other programs' time, not this interpreter's.
+    """
+    failure: list[ToolError] = []
+
+    def work() -> None:
+        try:
+            prepare(triple)
+        except ToolError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="prepare linker", daemon=True)
+    thread.start()
+
+    def wait() -> None:
+        thread.join()
+        if failure:
+            raise failure[0]
+
+    return wait
 
 
 def compiler_identity(triple: str = DEFAULT_TRIPLE) -> str:

@@ -27,6 +27,11 @@ _BINARY = (
     tirx.GE,
     tirx.And,
     tirx.Or,
+    tirx.BitwiseAnd,
+    tirx.BitwiseOr,
+    tirx.BitwiseXor,
+    tirx.LShift,
+    tirx.RShift,
 )
 
 
@@ -51,7 +56,7 @@ def operands(expr: Any) -> list[Any]:
         return list(expr.indices)
     if isinstance(expr, tirx.Cast | tirx.Broadcast):
         return [expr.value]
-    if isinstance(expr, tirx.Not):
+    if isinstance(expr, tirx.Not | tirx.BitwiseNot):
         return [expr.a]
     if isinstance(expr, tirx.Select):
         return [expr.condition, expr.true_value, expr.false_value]

@@ -83,9 +83,10 @@ def _build(
     observe: Sequence[str] = (),
 ) -> None:
     """All stages from the model file to a complete artifact in the draft's directory."""
+    linker_is_ready = link.prepare_beside(_triple(device))  # long the first time on a machine
     stage("import tvm")  # seconds, and not needed when the cache answers: hence here
     from graphc import frontend
-    from graphc.codegen import host, link
+    from graphc.codegen import host
     from graphc.codegen.build import build
     from graphc.codegen.schedule import schedule
     from graphc.passes import pipeline
@@ -106,9 +107,8 @@ def _build(
     built = build(model, device)
     stage("weights")
     weights = draft.write_weights(dict(built.weights))
-    stage("prepare linker")  # at once, but for the first time on a machine
-    link.prepare(_triple(device))
     stage("link")
+    linker_is_ready()
     features = sorted(device.features)
     program = host.print_program(built.plans, weights, features)
     env.write_dump("6-host.c", program)
