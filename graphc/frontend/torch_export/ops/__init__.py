@@ -1,0 +1,1 @@
+"""Converters of ATen operators, one family per file, each with its table."""
