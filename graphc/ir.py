@@ -32,12 +32,15 @@ class Port:
     """One input or output of a function.
 
     `value_range` is [low, high] for integer inputs that index a table, as far as it is known.
+    `narrow` names the type of 2 or 4 bits, or of 8-bit floats, that is held in `dtype`, one value
+    to an element.
     """
 
     name: str
     dtype: str
     shape: tuple[Expr, ...]
     value_range: tuple[int, int] | None = None
+    narrow: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax import op
 
 from graphc.errors import ModelError
+from graphc.frontend.onnx import narrow
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.symbols import MAX_ELEMENTS, Symbols, same
 from graphc.frontend.onnx.values import (
@@ -149,15 +151,29 @@ class Context:
         if isinstance(value, TensorValue):
             return value
         return TensorValue(
-            value.name, value.dtype, value.shape, self.expr(value), self.interval(value)
+            value.name,
+            value.dtype,
+            value.shape,
+            self.expr(value),
+            self.interval(value),
+            narrow=value.narrow,
         )
 
     def _materialise(self, value: KnownValue) -> relax.Expr:
+        if value.narrow and narrow.BY_NAME[value.narrow].bits == 4 and value.data.size > MAX_CONST:
+            return self._packed(value)
         if value.symbolic:
             return self._symbolic(value)
         if value.data.size <= MAX_CONST:
             return relax.const(np.require(value.data, requirements=["C", "A"]), value.dtype)
         return self.param(value.name, value.data, value.dtype)
+
+    def _packed(self, value: KnownValue) -> relax.Expr:
+        """A weight of 4-bit values: a parameter with two to a byte, and what unpacks it."""
+        packed = KnownValue(value.name, "uint8", narrow.pack(value.data))
+        shape = value.data.shape
+        compute = narrow.unpacked(shape, narrow.BY_NAME[value.narrow])
+        return self.emit_te(f"{value.name}.unpacked", compute, [packed], shape, "unpack").var
 
     def param(self, name: str, data: np.ndarray, dtype: str) -> relax.Var:
         """A weight: a parameter of the function whose value stays outside."""
@@ -209,7 +225,7 @@ class Context:
         if _identical(value.shape, shape):
             return value
         if isinstance(value, KnownValue) and all(isinstance(extent, int) for extent in shape):
-            return KnownValue(name, value.dtype, value.data.reshape([int(e) for e in shape]))
+            return replace(value, name=name, data=value.data.reshape([int(e) for e in shape]))
         return self.emit(op.reshape(self.expr(value), tuple(shape)), name, shape)
 
     # -- shapes ----------------------------------------------------------------------------
@@ -258,7 +274,9 @@ class Context:
         )
         interval = value.interval if isinstance(value, TensorValue) else self.interval(value)
         source = value.source if isinstance(value, TensorValue) else ""
-        return TensorValue(value.name, value.dtype, tuple(shape), cast, interval, source)
+        return TensorValue(
+            value.name, value.dtype, tuple(shape), cast, interval, source, value.narrow
+        )
 
     def broadcast_to(
         self, value: Value, shape: Sequence[Expr], name: str, node: Node | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,12 @@ class _Attempt:
     def run(self, source: str) -> Model:
         context, graph = self._context, self._graph
         ports = [
-            Port(item.name, item.dtype, self._input_shape(item.name, item.shape))
+            Port(
+                item.name,
+                item.dtype,
+                self._input_shape(item.name, item.shape),
+                narrow=item.narrow,
+            )
             for item in graph.inputs
         ]
         self._symbols.check_names()
@@ -123,14 +129,16 @@ class _Attempt:
         tensor = self._context.tensor(value)
         if isinstance(tensor.var, relax.DataflowVar):
             var = self._context.builder.emit_output(tensor.var, name)
-            return TensorValue(name, tensor.dtype, tensor.shape, var)
-        return TensorValue(name, tensor.dtype, tensor.shape, tensor.var)
+            return replace(tensor, name=name, var=var)
+        return replace(tensor, name=name)
 
     def _signature(self, ports: Sequence[Port], results: Sequence[TensorValue]) -> Signature:
         ranges = self._context.ranges
         return Signature(
-            inputs=tuple(Port(p.name, p.dtype, p.shape, ranges.get(p.name)) for p in ports),
-            outputs=tuple(Port(value.name, value.dtype, value.shape) for value in results),
+            inputs=tuple(replace(p, value_range=ranges.get(p.name)) for p in ports),
+            outputs=tuple(
+                Port(value.name, value.dtype, value.shape, narrow=value.narrow) for value in results
+            ),
             dims=self._symbols.symbolic_dims(),
             constraints=tuple(self._symbols.constraints),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import FunctionProto, NodeProto
@@ -18,6 +18,7 @@ class GraphInput:
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
+    narrow: str = ""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Graph:
     """An ONNX model whose structure has been checked.
 
     `functions` are the model's own, by (domain, name); `opsets` the versions that nodes of the
-    main graph follow, by domain ("" is ONNX's own); `blockers` what reading it found uncompilable.
+    main graph follow, by domain ("" is ONNX's own); `blockers` what reading it found
+    uncompilable; `narrow` the types below 8 bits, or of 8-bit floats, of weights that have one.
     """
 
     inputs: tuple[GraphInput, ...]
@@ -36,6 +38,7 @@ class Graph:
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], FunctionProto]
     blockers: tuple[str, ...] = ()
+    narrow: Mapping[str, str] = field(default_factory=dict)
 
 
 def domain_of(name: str) -> str:

@@ -11,6 +11,9 @@ import numpy as np
 from graphc.errors import ModelError, UnsupportedError
 from graphc.frontend.onnx.values import FLOATS, INTEGERS, Value
 
+NARROW_VALUE = "value narrow"
+"""The key among a node's attributes of the narrow type of a tensor attribute (narrow.py)."""
+
 
 @dataclass(frozen=True)
 class Node:

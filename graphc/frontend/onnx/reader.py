@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from graphc.errors import ModelError, UnsupportedError
-from graphc.frontend.onnx import wire
+from graphc.frontend.onnx import narrow, wire
 from graphc.frontend.onnx.graph import Graph, GraphInput, domain_of, in_order
 from graphc.frontend.onnx.tensors import TensorReader, map_file
 from graphc.frontend.onnx.values import DTYPES, dtype_name
@@ -109,7 +109,15 @@ def _graph(
         outputs=tuple(dict.fromkeys((*wanted, *extra))),
         nodes=nodes,
         weights=weights,
-        dtypes={t.name: DTYPES.get(t.data_type, "float32") for t in graph.initializer},
+        dtypes={
+            t.name: _carrier(t.data_type) or DTYPES.get(t.data_type, "float32")
+            for t in graph.initializer
+        },
+        narrow={
+            t.name: narrow.TYPES[t.data_type].name
+            for t in graph.initializer
+            if t.data_type in narrow.TYPES
+        },
         opsets=_opsets(model),
         functions={(domain_of(f.domain), f.name): f for f in model.functions},
         blockers=tuple(blockers),
@@ -141,7 +149,8 @@ def _input(info: ValueInfoProto) -> GraphInput:
     if info.type.WhichOneof("value") != "tensor_type":
         raise UnsupportedError(f"input {info.name!r} is not a tensor: only tensors are compiled")
     tensor = info.type.tensor_type
-    if tensor.elem_type not in DTYPES:
+    small = narrow.TYPES.get(tensor.elem_type)
+    if tensor.elem_type not in DTYPES and small is None:
         kind = dtype_name(tensor.elem_type)
         if tensor.elem_type == TensorProto.UNDEFINED:
             raise ModelError(f"input {info.name!r} has no element type")
@@ -152,11 +161,12 @@ def _input(info: ValueInfoProto) -> GraphInput:
         )
     shape: list[int | str | None] = []
     for axis, dim in enumerate(tensor.shape.dim):
-        if dim.HasField("dim_value"):
-            if not 0 < dim.dim_value < 2**40:
+        # Some exporters write -1 for a length that is not known.
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            if dim.dim_value >= 2**40:
                 raise ModelError(
                     f"input {info.name!r}: axis {axis} has length {dim.dim_value}: "
-                    "give a positive number or a name"
+                    "that is more than any memory holds"
                 )
             shape.append(dim.dim_value)
         else:
@@ -165,4 +175,10 @@ def _input(info: ValueInfoProto) -> GraphInput:
         raise ModelError(
             f"input {info.name!r} has {len(shape)} dimensions: at most 16 are compiled"
         )
-    return GraphInput(info.name, DTYPES[tensor.elem_type], tuple(shape))
+    dtype = small.carrier if small else DTYPES[tensor.elem_type]
+    return GraphInput(info.name, dtype, tuple(shape), small.name if small else "")
+
+
+def _carrier(elem_type: int) -> str | None:
+    small = narrow.TYPES.get(elem_type)
+    return small.carrier if small else None

@@ -29,13 +29,15 @@ class Operator:
     computes small known inputs, numeric or symbolic, in numpy; None means "not mine", and a bare
     array of dtype object has the type of the first input that is not boolean. `interval` bounds
     the elements of an integer result. `moves` says that the result's elements are "all" or "some"
-    of input 0's, in another order or shape.
+    of input 0's, in another order or shape. `narrow`: what it does with element types that TVM does
+    not compute with (narrow.py): "reads" them, or "carries" them unread like all that `moves`.
     """
 
     convert: Convert
     fold: Fold | None = None
     interval: IntervalRule | None = None
     moves: Literal["", "all", "some"] = ""
+    narrow: Literal["", "reads", "carries"] = ""
 
 
 Table: TypeAlias = "Mapping[tuple[str, str, int], Operator]"

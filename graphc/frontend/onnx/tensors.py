@@ -13,6 +13,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from graphc.errors import ModelError, UnsupportedError
+from graphc.frontend.onnx import narrow
 from graphc.frontend.onnx.symbols import MAX_ELEMENTS
 from graphc.frontend.onnx.values import DTYPES, dtype_name, numpy_dtype
 from graphc.frontend.onnx.wire import Extent
@@ -30,13 +31,16 @@ class TensorReader:
     def read(self, tensor: TensorProto, extent: Extent | None = None) -> np.ndarray:
         """The values; a view of a file wherever the tensor lies in one."""
         name = tensor.name or "(unnamed)"
-        if tensor.data_type not in DTYPES:
+        small = narrow.TYPES.get(tensor.data_type)
+        if tensor.data_type not in DTYPES and small is None:
             raise UnsupportedError(
                 f"tensor {name}: element type {dtype_name(tensor.data_type)} is not compiled: "
                 f"graphc has {', '.join(DTYPES.values())}"
             )
         shape = tuple(tensor.dims)
         count = _count(name, shape)
+        if small is not None:
+            return self._narrow(tensor, name, small, count, extent).reshape(shape)
         dtype = numpy_dtype(DTYPES[tensor.data_type])
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor, name, dtype, count).reshape(shape)
@@ -46,6 +50,30 @@ class TensorReader:
         if tensor.HasField("raw_data"):
             return _view(name, np.frombuffer(tensor.raw_data, "uint8"), dtype, count).reshape(shape)
         return _typed(tensor, name, dtype, count).reshape(shape)
+
+    def _narrow(
+        self,
+        tensor: TensorProto,
+        name: str,
+        small: narrow.Narrow,
+        count: int,
+        extent: Extent | None,
+    ) -> np.ndarray:
+        """Values of a type below 8 bits, or 8-bit floats, one to an element of its carrier."""
+        size, byte = -(-count * small.bits // 8), np.dtype("uint8")
+        if tensor.data_location == TensorProto.EXTERNAL:
+            data = self._external(tensor, name, byte, size)
+        elif extent is not None:
+            part = self._file[extent.start : extent.start + extent.length]
+            data = _view(name, part, byte, size)
+        elif tensor.HasField("raw_data"):
+            data = _view(name, np.frombuffer(tensor.raw_data, "uint8"), byte, size)
+        else:
+            words = np.array(tensor.int32_data, "int64")
+            if words.size != size:
+                raise ModelError(f"tensor {name}: {words.size} values, its shape needs {size}")
+            data = words.astype("uint8")
+        return narrow.unpack(data, small, count)
 
     def _external(self, tensor: TensorProto, name: str, dtype: np.dtype, count: int) -> np.ndarray:
         entries = {entry.key: entry.value for entry in tensor.external_data}

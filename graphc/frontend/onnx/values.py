@@ -65,7 +65,8 @@ class Interval:
 class TensorValue:
     """A value that exists at run time.
 
-    `source` names the graph input whose integers these are, moved or cast but unchanged.
+    `source` names the graph input whose integers these are, moved or cast but unchanged. `narrow`
+    names the type of fewer bits, or of 8-bit floats, that `dtype` holds (narrow.py).
     """
 
     name: str
@@ -74,6 +75,7 @@ class TensorValue:
     var: relax.Expr
     interval: Interval | None = None
     source: str = ""
+    narrow: str = ""
 
     @property
     def rank(self) -> int:
@@ -102,6 +104,7 @@ class KnownValue:
     name: str
     dtype: str
     data: np.ndarray = field(repr=False)
+    narrow: str = ""
 
     @property
     def shape(self) -> tuple[Expr, ...]:

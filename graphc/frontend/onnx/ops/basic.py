@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from graphc.frontend.onnx.context import Context
-from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.node import NARROW_VALUE, Node
 from graphc.frontend.onnx.table import Operator, Result, Table
-from graphc.frontend.onnx.values import KnownValue, TensorValue, Value
+from graphc.frontend.onnx.values import KnownValue, Value
 
 
 def _constant(context: Context, node: Node) -> Result:
     kinds = {"value", "value_int", "value_float", "value_ints", "value_floats"}
     given = kinds & set(node.attributes)
-    if len(given) != 1 or len(node.attributes) != 1:
-        names = ", ".join(sorted(node.attributes)) or "none"
+    others = set(node.attributes) - given - {NARROW_VALUE}
+    if len(given) != 1 or others:
+        names = ", ".join(sorted(given | others)) or "none"
         raise node.unsupported(f"a constant with one value is compiled, not with {names}")
     kind = given.pop()
     if kind == "value":
@@ -29,7 +31,8 @@ def _constant(context: Context, node: Node) -> Result:
         data = np.array(node.integers(kind), "int64")
     else:
         data = np.array(node.numbers(kind), "float32")
-    return KnownValue(node.outputs[0], str(data.dtype), data)
+    narrow = node.text(NARROW_VALUE, "")
+    return KnownValue(node.outputs[0], str(data.dtype), data, narrow)
 
 
 def _identity(context: Context, node: Node) -> Result:
@@ -39,10 +42,8 @@ def _identity(context: Context, node: Node) -> Result:
 def renamed(value: Value, name: str) -> Value:
     """The same value under another name."""
     if isinstance(value, KnownValue):
-        return KnownValue(value.name or name, value.dtype, value.data)
-    return TensorValue(
-        value.name, value.dtype, value.shape, value.var, value.interval, value.source
-    )
+        return replace(value, name=value.name or name)
+    return value
 
 
 def _dropout(context: Context, node: Node) -> Result:

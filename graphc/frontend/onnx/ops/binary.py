@@ -180,13 +180,27 @@ def _fold_where(context: Context, node: Node, arrays: Any) -> Any:
 
 
 def _shift(context: Context, node: Node) -> Result:
+    """Shifts by less than 0 or by all bits give what shifting one bit at a time for ever would."""
     left, right = node.input(0), node.input(1)
     node.same_dtype(left, right)
-    if not left.dtype.startswith("uint"):
-        raise node.error(f"it needs unsigned integers, these are {left.dtype}")
-    exprs, _ = context.broadcast(node, left, right)
-    direction = node.choice("direction", "", ("LEFT", "RIGHT"))
-    return (op.left_shift if direction == "LEFT" else op.right_shift)(*exprs)
+    node.need_integer(left)
+    (x, by), _ = context.broadcast(node, left, right)
+    name, dtype = node.outputs[0], left.dtype
+    bits = np.dtype(dtype).itemsize * 8
+    beyond = context.emit(op.greater_equal(by, context.constant(bits, dtype)), f"{name}.beyond").var
+    signed = dtype.startswith("int")
+    if signed:
+        negative = context.emit(op.less(by, context.constant(0, dtype)), f"{name}.negative").var
+        beyond = context.emit(op.logical_or(beyond, negative), f"{name}.out").var
+    left_shift = node.choice("direction", "", ("LEFT", "RIGHT")) == "LEFT"
+    keeps_sign = signed and not left_shift
+    most = context.constant(bits - 1 if keeps_sign else 0, dtype)
+    by = context.emit(op.where(beyond, most, by), f"{name}.by").var
+    result = (op.left_shift if left_shift else op.right_shift)(x, by)
+    if keeps_sign:
+        return result
+    result = context.emit(result, f"{name}.shifted").var
+    return op.where(beyond, context.constant(0, dtype), result)
 
 
 def _prelu(context: Context, node: Node) -> Result:
