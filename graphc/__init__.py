@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["CompileConfig", "GraphcError", "compile", "load"]
+__all__ = ["CompileConfig", "GraphcError", "compile", "from_torch", "load"]
 
 if TYPE_CHECKING:
-    from graphc.compiler import compile
+    from graphc.compiler import compile, from_torch
     from graphc.config import CompileConfig
     from graphc.errors import GraphcError
     from graphc.module import load
@@ -21,6 +21,7 @@ _HOMES = {
     "CompileConfig": "graphc.config",
     "GraphcError": "graphc.errors",
     "compile": "graphc.compiler",
+    "from_torch": "graphc.compiler",
     "load": "graphc.module",
 }
 

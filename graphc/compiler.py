@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from graphc.targets import load as targets
 from graphc.targets.target import Target
 
 if TYPE_CHECKING:
+    import torch
+
     from graphc.ir import Model
     from graphc.verify import Case, Report
 
@@ -55,7 +58,7 @@ def compile(
     if config.threads is not None:
         device = replace(device, threads=config.threads)
     stage = _Stages(progress)
-    place = config.output or Path(f"{path.stem}.gc")
+    place = config.output or Path(f"{path.name if path.is_dir() else path.stem}.gc")
     with artifact.publish(place) as draft:
         compiler = link.compiler_identity(_triple(device))
         options = {"config": config.record(), "target": device.record(), "cc": compiler}
@@ -72,6 +75,32 @@ def compile(
         manifest = artifact.read_manifest(draft.path)
     stage.done()
     return Artifact(place, manifest, cached)
+
+
+def from_torch(
+    module: torch.nn.Module | torch.export.ExportedProgram,
+    example_inputs: Sequence[Any] | Mapping[str, Any] = (),
+    *,
+    dynamic_shapes: Any = None,
+    name: str = "model",
+    output: str | Path | None = None,
+    **options: Any,
+) -> Artifact:
+    """Compile a live module, or a program that torch.export made of one, to an artifact.
+
+    `example_inputs` are those of torch.export.export, by position or by name; Dims in
+    `dynamic_shapes` keep their names. `output` defaults to `name` with `.gc`; `options` are those
+    of `compile`. Raises GraphcError.
+    """
+    from graphc.frontend.torch_export import require_torch
+
+    require_torch("from_torch")
+    from graphc.frontend.torch_export import live
+
+    with tempfile.TemporaryDirectory(prefix="graphc-torch-") as folder:
+        path = Path(folder) / f"{name}.pt2"
+        live.save(module, example_inputs, dynamic_shapes, path)
+        return compile(path, output=output or f"{name}.gc", **options)
 
 
 def _build(
@@ -114,6 +143,8 @@ def _build(
     env.write_dump("6-host.c", program)
     triple = _triple(device)
     link.build(program, [built.object], draft.path, triple=triple)
+    for name, data in frontend.companions(source).items():
+        draft.write_file(name, data)
     draft.write_manifest(
         artifact.Manifest(
             target=artifact.TargetInfo(
@@ -131,7 +162,7 @@ def _build(
 
 
 def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact.Draft) -> None:
-    """Compare with ONNX Runtime on edge shapes; add the figures to the manifest, or raise."""
+    """Compare with the reference on edge shapes; add the figures to the manifest, or raise."""
     from graphc.verify import verify
 
     try:
@@ -152,13 +183,15 @@ def _explain(report: Report, source: Path, config: CompileConfig, device: Target
     worst = max(case.outputs, key=lambda output: output.worst / max(output.limit, 1e-300))
     sizes = ", ".join(f"{name}={value}" for name, value in case.dims.items()) or "fixed shapes"
     return (
-        f"{source.name}: output {worst.name!r} departs from onnxruntime by {worst.worst:.2g} "
-        f"(allowed {worst.limit:.2g}) at {sizes}\n"
+        f"{source.name}: output {worst.name!r} departs from {report.reference} by "
+        f"{worst.worst:.2g} (allowed {worst.limit:.2g}) at {sizes}\n"
         f"{_first_node(case, source, config, device)}"
     )
 
 
 def _first_node(case: Case, source: Path, config: CompileConfig, device: Target) -> str:
+    if source.suffix != ".onnx":
+        return "compare its inner values with graphc.frontend.load(..., outputs=[node names])"
     from graphc.locate import first_departure
 
     def observe(names: Sequence[str], directory: Path) -> None:

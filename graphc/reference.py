@@ -1,10 +1,10 @@
-"""ONNX Runtime as the reference: one model, optionally with inner values as further outputs."""
+"""What an artifact is compared with: ONNX Runtime, or torch for what was exported from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,13 @@ onnxruntime.disable_telemetry_events()
 
 
 class Refused(ModelError):
-    """ONNX Runtime does not run this model, or not with these inputs."""
+    """The reference does not run this model, or not with these inputs."""
 
 
 class Reference:
     """A session; `observe` names inner values that `run` returns too."""
+
+    kind = "onnxruntime"
 
     def __init__(self, path: Path, threads: int, observe: Sequence[str] = ()) -> None:
         self.path = path
@@ -69,6 +71,26 @@ class Reference:
         except _FAULTS as error:
             raise Refused(f"{self.path}: onnxruntime cannot run it: {_brief(error)}") from error
         return dict(zip(self.outputs, (np.asarray(v) for v in values), strict=True))
+
+
+class Eager(Protocol):
+    """What runs a model as it is: ONNX Runtime, or torch where the model came from it."""
+
+    kind: str
+    path: Path
+
+    def run(
+        self, feeds: Mapping[str, npt.NDArray[np.generic]]
+    ) -> dict[str, npt.NDArray[np.generic]]: ...
+
+
+def open_reference(path: Path, threads: int) -> Eager:
+    """The reference for a model of this kind."""
+    if path.is_dir() or path.suffix == ".pt2":
+        from graphc.torch_reference import TorchReference
+
+        return TorchReference(path, threads)
+    return Reference(path, threads)
 
 
 def _observed(path: Path, names: Sequence[str], options: Any) -> bytes:

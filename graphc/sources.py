@@ -17,6 +17,8 @@ def files(model: Path) -> list[Path]:
     Names that lead outside are left out and a file that cannot be parsed stands alone: the
     importer, which comes next, reports both.
     """
+    if model.is_dir():
+        return sorted(file for file in model.iterdir() if file.is_file())
     if model.suffix != ".onnx":
         return [model]
     try:

@@ -1,4 +1,4 @@
-"""Compares an artifact's numbers with ONNX Runtime's, on edge shapes or on given inputs."""
+"""Compares an artifact's numbers with the reference's, on edge shapes or on given inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from graphc import edges, module, testing
 from graphc.errors import InputError, ModelError, VerificationError
-from graphc.reference import Reference, Refused
+from graphc.reference import Eager, Refused, open_reference
 from graphc.targets import detect
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[np.generic]]"
@@ -58,6 +58,7 @@ class Report:
 
     cases: tuple[Case, ...]
     refused: tuple[str, ...] = ()
+    reference: str = "onnxruntime"
 
     @property
     def passed(self) -> bool:
@@ -66,7 +67,7 @@ class Report:
     def record(self, exact: bool = False) -> dict[str, object]:
         """Plain data; unless `exact`, rounded up so that equal compiles write equal bytes."""
         return {
-            "reference": "onnxruntime",
+            "reference": self.reference,
             "passed": self.passed,
             "cases": [
                 {
@@ -124,17 +125,16 @@ def verify(
     """Run both and compare every output.
 
     With `dims` or `inputs` there is one case, its missing inputs drawn at random; without them
-    the cases are the edge shapes of the artifact's dimensions. Raises ModelError when onnxruntime
-    does not run the model, InputError for inputs that do not fit, and VerificationError when no
-    edge shape was accepted by both. A report out of tolerance is returned, not raised.
+    the cases are the edge shapes of the artifact's dimensions. Raises ModelError when the
+    reference does not run the model, InputError for inputs that do not fit, and VerificationError
+    when no edge shape was accepted by both. A report out of tolerance is returned, not raised.
     """
-    reference = Reference(model, threads or detect.machine().cores)
+    reference = open_reference(model, threads or detect.machine().cores)
     with module.load(directory, threads=threads) as loaded:
         pair = _Pair(loaded, reference, tolerance)
         if dims or inputs:
-            return Report(
-                (pair.case("given", testing.feeds(loaded.inputs, dims or {}, inputs or {})),)
-            )
+            feeds = testing.feeds(loaded.inputs, dims or {}, inputs or {})
+            return Report((pair.case("given", feeds),), reference=reference.kind)
         return _edge_report(pair)
 
 
@@ -143,7 +143,7 @@ class _Pair:
     """The two sides of a comparison."""
 
     loaded: module.Module
-    reference: Reference
+    reference: Eager
     tolerance: float | None
 
     def case(self, label: str, feeds: Arrays) -> Case:
@@ -188,4 +188,4 @@ def _edge_report(pair: _Pair) -> Report:
             f"no shape could be verified: {refused[0]}\n"
             "fix or bound the dimensions with --dim, or compile with --no-verify"
         )
-    return Report(tuple(cases), tuple(refused))
+    return Report(tuple(cases), tuple(refused), pair.reference.kind)

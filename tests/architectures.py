@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from graphc.frontend.huggingface import dense_experts
+
 BATCH = torch.export.Dim("batch", min=1, max=64)
 LENGTH = torch.export.Dim("sequence", min=2, max=64)
 VOCABULARY = 97
@@ -52,6 +54,7 @@ def _module(kind: str, config: str, options: Mapping[str, Any]) -> torch.nn.Modu
         settings.use_cache = False
     module = getattr(transformers, kind)(settings).eval()
     module.requires_grad_(False)
+    dense_experts(module)
     _spread(module)
     return module
 

@@ -32,7 +32,7 @@ RANKS = (
     ("codegen.templates", "codegen.builder", "codegen.kernel", "codegen.math", "codegen.rewrite"),
     ("passes",),
     ("codegen",),
-    ("reference", "flops", "edges", "verify", "locate", "bench", "inspection"),
+    ("reference", "torch_reference", "flops", "edges", "verify", "locate", "bench", "inspection"),
     ("cache", "compiler"),
     ("show", "cli", "__main__"),
 )

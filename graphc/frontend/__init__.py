@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from graphc.errors import ConfigError
+from graphc.errors import ConfigError, ModelError
 from graphc.ir import Model
 
 
@@ -23,11 +23,30 @@ def load(
     every reason at once, for a model that cannot be compiled.
     """
     path = Path(source)
-    if path.suffix != ".onnx":
-        raise ConfigError(
-            f"{path}: graphc imports .onnx files: export the model to ONNX, "
-            "with torch.onnx.export for example"
-        )
-    from graphc.frontend.onnx import load as load_onnx
+    if path.suffix == ".onnx" and not path.is_dir():
+        from graphc.frontend.onnx import load as load_onnx
 
-    return load_onnx(path, dims=dims, outputs=outputs)
+        return load_onnx(path, dims=dims, outputs=outputs)
+    if path.suffix == ".pt2" and not path.is_dir():
+        from graphc.frontend.torch_export import load as load_torch
+
+        return load_torch(path, dims=dims, outputs=outputs)
+    if path.is_dir():
+        from graphc.frontend import huggingface
+
+        if not huggingface.is_folder(path):
+            raise ModelError(f"{path}: a folder without config.json is no Hugging Face model")
+        return huggingface.load(path, dims=dims, outputs=outputs)
+    raise ConfigError(
+        f"{path}: graphc imports .onnx and .pt2 files and Hugging Face folders: export the model "
+        "with torch.onnx.export or torch.export.save"
+    )
+
+
+def companions(source: Path) -> dict[str, bytes]:
+    """Files beside the model that the artifact keeps: tokenizer and chat template."""
+    if not source.is_dir():
+        return {}
+    from graphc.frontend import huggingface
+
+    return huggingface.companions(source)

@@ -160,17 +160,31 @@ def _outputs(exported: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]
         for argument, spec in zip(node.args[0], exported.graph_signature.output_specs, strict=True)
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
     ]
-    names = list(_paths(exported.call_spec.out_spec, ()))
-    if len(names) != len(made):
-        names = [f"output_{number}" for number in range(len(made))]
-    seen: set[str] = set()
+    names = leaf_names(exported.call_spec.out_spec, len(made))
     for name, argument in zip(names, made, strict=True):
-        if not isinstance(argument, torch.fx.Node):
-            continue  # None, or a number that is always the same
-        while name in seen:
+        if isinstance(argument, torch.fx.Node):  # not None, or a number that is always the same
+            yield name, argument
+
+
+def leaf_names(spec: Any, count: int) -> list[str]:
+    """A name for each leaf of nested containers, from the keys that lead to it."""
+    names: list[str] = []
+    for name in _paths(spec, ()):
+        while name in names:
             name += "_"
-        seen.add(name)
-        yield name, argument
+        names.append(name)
+    return names if len(names) == count else [f"output_{number}" for number in range(count)]
+
+
+def input_names(exported: torch.export.ExportedProgram) -> tuple[str, ...]:
+    """The tensors that a call takes, in order."""
+    nodes = (node for node in exported.graph.nodes if node.op == "placeholder")
+    specs = exported.graph_signature.input_specs
+    return tuple(
+        node.name
+        for node, spec in zip(nodes, specs, strict=True)
+        if spec.kind is InputKind.USER_INPUT
+    )
 
 
 def _paths(spec: Any, path: tuple[str, ...]) -> Iterator[str]:
