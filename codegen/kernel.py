@@ -194,6 +194,10 @@ def _read_stage(nest: Any) -> Stage | None:
         return None
     # The block's variables must be the loops', one for one: nothing has been scheduled yet.
     values = list(nest.iter_values)
+    iter_vars = list(block.iter_vars)
+    if not loops and len(values) == 1 and tir.static(iter_vars[0].dom.extent) == 1:
+        # TVM gives the block of a scalar, which has no loop, a variable that is always 0.
+        values, iter_vars = [], []
     if len(values) != len(loops) or not tirx_is_true(nest.predicate):
         return None
     if not all(v.same_as(loop.loop_var) for v, loop in zip(values, loops, strict=True)):
@@ -201,9 +205,9 @@ def _read_stage(nest: Any) -> Stage | None:
     init = block.init
     if init is not None and not isinstance(init, tirx.BufferStore):
         return None
-    spatial = [iv for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
-    reduce = [iv for iv in block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce]
-    if len(spatial) + len(reduce) != len(block.iter_vars):
+    spatial = [iv for iv in iter_vars if iv.iter_type == tirx.IterVar.DataPar]
+    reduce = [iv for iv in iter_vars if iv.iter_type == tirx.IterVar.CommReduce]
+    if len(spatial) + len(reduce) != len(iter_vars):
         return None
     store = block.body
     return Stage(

@@ -113,8 +113,11 @@ class Context:
         args: Sequence[Value],
         shape: Sequence[Expr],
         kernel: str,
+        pattern: int | None = None,
     ) -> TensorValue:
         """Binds the result of a TE compute over `args`; `kernel` names the PrimFunc.
+
+        `pattern`: what may be fused with it (TVM's OpPatternKind), where TVM would guess wrong.
 
         The compute may use the dimensions of its arguments and of its result. TVM's own emit_te
         knows those of the arguments only, and orders the others by address.
@@ -129,6 +132,8 @@ class Context:
         free = [var for var in variables((*shape, *(e for v in args for e in v.shape)))
                 if var not in bound]  # fmt: skip
         function = s_tir.renew_defs(te.create_prim_func([*inputs, *free, result], "int64"))
+        if pattern is not None:
+            function = function.with_attr("op_pattern", pattern)
         call = relax.call_tir(
             self.builder.add_func(function.without_attr("global_symbol"), kernel),
             [*(self.expr(value) for value in args), *free],

@@ -20,6 +20,9 @@ from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
 
+_OUT_ELEMENTWISE = 4
+"""TVM's OpPatternKind: what follows may be fused; what comes before would be done over and over."""
+
 _BYTES = frozenset({"int8", "uint8"})
 
 
@@ -92,7 +95,9 @@ def _sums(
 
         return te.compute(shape, element, name="matmul_integer")
 
-    return context.emit_te(name, compute, arguments.present, shape, "matmul_integer")
+    return context.emit_te(
+        name, compute, arguments.present, shape, "matmul_integer", _OUT_ELEMENTWISE
+    )
 
 
 def _spelled(value: Value, batch: Sequence[Expr]) -> list[Expr]:
@@ -247,7 +252,9 @@ def _convolved(
             return total
         return te.compute(shape, lambda *at: total(*at) + _point(added, at[1]), name="biased")
 
-    return context.emit_te(node.outputs[0], compute, arguments.present, shape, "conv_integer")
+    return context.emit_te(
+        node.outputs[0], compute, arguments.present, shape, "conv_integer", _OUT_ELEMENTWISE
+    )
 
 
 def _inside(given: Window, extents: Sequence[Expr]) -> Callable[[Any, Any], tuple[Any, Any]]:
