@@ -78,29 +78,54 @@ def overlaps(geometry: Window, rows: Any, columns: Any, height: Any, width: Any)
     """The TE computation col2im: [b, h * w, kh * kw * oc] -> [b, oh, ow, oc].
 
     Output row oy gets kernel row ky of input row iy wherever iy * stride + ky * dilation equals
-    oy + padding: one term for each ky with the right remainder.
+    oy + padding. Without dilation that leaves every stride-th ky, from (oy + padding) % stride on.
     """
-    (kh, kw), (sy, sx) = geometry.kernel, geometry.stride
+    axes = zip(geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    down, across = (_Contributions(*axis) for axis in axes)
 
     def col2im(x: te.Tensor) -> te.Tensor:
-        channels = x.shape[2] // (kh * kw)
-        ky = te.reduce_axis((0, kh), name="ky")
-        kx = te.reduce_axis((0, kw), name="kx")
+        channels = x.shape[2] // (geometry.kernel[0] * geometry.kernel[1])
+        jy = te.reduce_axis((0, down.terms), name="jy")
+        jx = te.reduce_axis((0, across.terms), name="jx")
 
         def element(b: Any, oy: Any, ox: Any, c: Any) -> Any:
-            y = oy + geometry.padding[0] - ky * geometry.dilation[0]
-            z = ox + geometry.padding[1] - kx * geometry.dilation[1]
-            inside = tirx.all(y >= 0, y < rows * sy, z >= 0, z < columns * sx)
-            if sy > 1 or sx > 1:
-                inside = tirx.all(inside, tirx.floormod(y, sy) == 0, tirx.floormod(z, sx) == 0)
-            place = tirx.floordiv(y, sy) * columns + tirx.floordiv(z, sx)
-            value = x[b, place, (ky * kw + kx) * channels + c]
+            ky, iy, valid_y = down.at(oy, jy, rows)
+            kx, ix, valid_x = across.at(ox, jx, columns)
+            value = x[b, iy * columns + ix, (ky * geometry.kernel[1] + kx) * channels + c]
+            inside = tirx.all(valid_y, valid_x)
             zero = tirx.const(0, x.dtype)
-            return te.sum(tirx.if_then_else(inside, value, zero), axis=[ky, kx])
+            return te.sum(tirx.if_then_else(inside, value, zero), axis=[jy, jx])
 
         return te.compute((x.shape[0], height, width, channels), element, name="col2im")
 
     return col2im
+
+
+@dataclass(frozen=True)
+class _Contributions:
+    """Along one axis: which kernel place of which input element reaches an output element."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def terms(self) -> int:
+        """How many candidates there are for one output element."""
+        return self.kernel if self.dilation > 1 else -(-self.kernel // self.stride)
+
+    def at(self, out: Any, term: Any, extent: Any) -> tuple[Any, Any, Any]:
+        """Kernel place, input place, and whether both exist."""
+        place = out + self.padding
+        if self.dilation > 1:
+            reached = place - term * self.dilation
+            source = tirx.floordiv(reached, self.stride)
+            exact = tirx.floormod(reached, self.stride) == 0
+            return term, source, tirx.all(exact, source >= 0, source < extent)
+        kernel = tirx.floormod(place, self.stride) + term * self.stride
+        source = tirx.floordiv(place, self.stride) - term
+        return kernel, source, tirx.all(kernel < self.kernel, source >= 0, source < extent)
 
 
 def _covers(geometry: Window, height: Any, width: Any, rows: Any, columns: Any) -> bool:

