@@ -104,8 +104,9 @@ def compare(
     """
     cases = [cases] if isinstance(cases, Case) else cases
     model, feeds = build(cases)
+    want = reference(model, feeds)
     imported, runner = compiled(model, folder, **dims)
-    got, want = run(runner, feeds), reference(model, feeds)
+    got = run(runner, feeds)
     names = [name for node in model.graph.node for name in node.output if name]
     assert len(got) == len(want) == len(names)
     for name, actual, expected in zip(names, got, want, strict=True):

@@ -71,6 +71,11 @@ class Formula:
     def value(self, call: relax.Expr, shape: Sequence[Expr] | None = None) -> TensorValue:
         return self.context.emit(call, f"{self.name}.part", shape, self.node.label)
 
+    def known(self, expr: relax.Expr) -> TensorValue:
+        """A bound expression as a value."""
+        shape = [int(e.value) if hasattr(e, "value") else e for e in expr.ty.shape.values]
+        return TensorValue(f"{self.name}.part", str(expr.ty.dtype), tuple(shape), expr)
+
     def result(
         self, expr: relax.Expr, shape: Sequence[Expr] | None = None, index: int = 0
     ) -> TensorValue:
@@ -108,7 +113,7 @@ class Formula:
         **attributes: Any,
     ) -> TensorValue:
         """What one of ONNX's own operators makes of these inputs."""
-        values = tuple(self.value(x) if isinstance(x, relax.Expr) else x for x in inputs)
+        values = tuple(self.known(x) if isinstance(x, relax.Expr) else x for x in inputs)
         node = dataclasses.replace(
             self.node,
             domain="",

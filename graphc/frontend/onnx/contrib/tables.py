@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from graphc.frontend.onnx.contrib import activations, bits, matmul, normalization
+from graphc.frontend.onnx.contrib import (
+    activations,
+    attention,
+    bits,
+    group_query,
+    matmul,
+    normalization,
+    rotary,
+)
 from graphc.frontend.onnx.table import Table
 
 TABLES: tuple[Table, ...] = (
@@ -10,4 +18,7 @@ TABLES: tuple[Table, ...] = (
     normalization.TABLE,
     matmul.TABLE,
     bits.TABLE,
+    rotary.TABLE,
+    attention.TABLE,
+    group_query.TABLE,
 )

@@ -1,0 +1,90 @@
+"""Random nodes of the attention operators, within what ONNX Runtime's CPU provider takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from contrib_models import Case, normal
+
+HEADS, SIZE = 4, 8
+HIDDEN = HEADS * SIZE
+
+
+def _mask(
+    rng: np.random.Generator, kind: str, batch: int, length: int, total: int
+) -> tuple[np.ndarray | None, tuple[int | str, ...]]:
+    ends = rng.integers(1, total + 1, batch)
+    if kind == "raw":
+        raw = (rng.random((batch, total)) < 0.7).astype("int32")
+        return raw, ("b", "t")
+    if kind == "full":
+        return (rng.random((batch, length, total)) < 0.7).astype("int32"), ("b", "s", "t")
+    if kind == "ends":
+        return ends.astype("int32"), ("b",)
+    if kind == "both":
+        starts = rng.integers(0, ends)
+        return np.concatenate([ends, starts]).astype("int32"), (2 * batch,)
+    return None, ()
+
+
+def _common(rng: np.random.Generator) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"num_heads": HEADS, "unidirectional": int(rng.integers(2))}
+    if rng.random() < 0.5:
+        attributes["scale"] = 0.3
+    if rng.random() < 0.5:
+        attributes["mask_filter_value"] = -50.0
+    return attributes
+
+
+def attention(rng: np.random.Generator) -> Case:
+    past, length = int(rng.choice([0, 0, 3])), int(rng.choice([1, 4, 5]))
+    kind = str(rng.choice(["", "raw", "full", "ends", "both"]))
+    total, batch = past + length, 2
+    name = batch if kind == "both" else "b"
+    attributes = _common(rng)
+    widths = [HIDDEN] * 3
+    if not past and rng.random() < 0.4:
+        widths[2] = 2 * HIDDEN
+        attributes["qkv_hidden_sizes"] = widths
+    case = Case("Attention", attributes, outputs=2 if past else 1)
+    case.feed(normal(rng, batch, length, 12), (name, "s", 12))
+    case.constant(normal(rng, 12, sum(widths)))
+    case.constant(normal(rng, sum(widths)) if rng.random() < 0.8 else None)
+    case.feed(*_mask(rng, kind, batch, length, total))
+    cache = normal(rng, 2, batch, HEADS, past, SIZE) if past else None
+    case.feed(cache, (2, name, HEADS, "p", SIZE))
+    if not past and rng.random() < 0.4:
+        lead = ((1, HEADS), (batch, 1), (batch, HEADS), (1, 1))[int(rng.integers(4))]
+        case.feed(normal(rng, *lead, length, total), (*lead, "s", "t"))
+    return case
+
+
+def multi_head(rng: np.random.Generator) -> Case:
+    past, length = int(rng.choice([0, 0, 3])), int(rng.choice([1, 4, 5]))
+    kind = str(rng.choice(["", "", "raw", "full", "ends"]))
+    apart = not past and rng.random() < 0.2
+    cross = bool(apart or rng.random() < 0.4)
+    rows = 6 if cross else length
+    total, depth = past + rows, 2 * SIZE if not past and not apart and rng.random() < 0.4 else SIZE
+    attributes = _common(rng)
+    outputs = 1 if apart else int(rng.choice([1, 3, 4]))
+    case = Case("MultiHeadAttention", attributes, outputs=outputs)
+    case.feed(normal(rng, 2, length, HIDDEN), ("b", "s", HIDDEN))
+    other = "l" if cross else "s"
+    if apart:
+        for _ in range(2):
+            case.feed(normal(rng, 2, HEADS, rows, SIZE), ("b", HEADS, other, SIZE))
+    else:
+        case.feed(normal(rng, 2, rows, HIDDEN), ("b", other, HIDDEN))
+        case.feed(normal(rng, 2, rows, HEADS * depth), ("b", other, HEADS * depth))
+    biased = not apart and rng.random() < 0.5
+    case.constant(normal(rng, 2 * HIDDEN + HEADS * depth) if biased else None)
+    case.feed(*_mask(rng, kind, 2, length, total))
+    lead = ((1, HEADS), (2, 1), (2, HEADS), (1, 1))[int(rng.integers(4))]
+    extra = normal(rng, *lead, length, total) if rng.random() < 0.4 else None
+    case.feed(extra, (*lead, "s", "t"))
+    if past:
+        for width in (SIZE, depth):
+            case.feed(normal(rng, 2, HEADS, past, width), ("b", HEADS, "p", width))
+    return case
