@@ -67,7 +67,11 @@ class Compiled:
             for number, tensor in enumerate(self.plan.tensors)
             if tensor.storage is Storage.OUTPUT
         }
-        return [outputs[position] for position in range(len(outputs))]
+        # An output may also have views of other shapes, which later kernels read.
+        return [
+            outputs[position].reshape([evaluate(dim, sizes) for dim in port.shape])
+            for position, port in enumerate(self.plan.signature.outputs)
+        ]
 
     def _tensors(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[Any]:
         weights = dict(self.built.weights)
