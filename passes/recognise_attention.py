@@ -236,6 +236,9 @@ def _bias(graph: Graph, bias: Node, rank: int, extents: tuple[Expr, ...]) -> Nod
         small = bias.inputs[0]
         if small.rank and graph.shapes.same(small.shape[-1], extents[-1]):
             bias = small  # the operator broadcasts by itself
+    if bias.rank and graph.shapes.same(bias.shape[-1], 1):  # but not over the keys
+        wide = (*bias.shape[:-1], extents[-1])
+        bias = graph.emit(relax.op.broadcast_to(bias.var, wide), f"{bias.name}_wide")
     shape: list[Expr] = [1] * (rank - bias.rank) + list(bias.shape)
     if rank == 3:
         shape.insert(1, 1)

@@ -7,7 +7,7 @@ import math
 from tvm.relax import op
 
 from graphc.frontend.onnx.symbols import same
-from graphc.frontend.onnx.values import Value
+from graphc.frontend.onnx.values import KnownValue, Value
 from graphc.frontend.torch_export.call import Call, Result, Table
 from graphc.ir import Expr
 
@@ -38,17 +38,32 @@ def _attention(call: Call) -> Result:
     scores = call.part("scaled").apply("Mul", [scores, factor])
     if causal:
         mask = _causal_mask(call.part("causal"), q.shape[-2], k.shape[-2])
+    mask = None if mask is None else _spread(call.part("mask"), mask, k.shape[-2])
     if mask is not None and mask.dtype == "bool":
         never = call.scalar(float("-inf"), q.dtype)
         scores = call.part("masked").apply("Where", [mask, scores, never])
     elif mask is not None:
         scores = call.part("masked").apply("Add", [scores, call.cast(mask, q.dtype)])
     weights = call.part("weights").apply("Softmax", [scores], axis=-1)
-    if mask is not None and not causal:
+    if mask is not None and not causal:  # a row may be masked throughout
         empty = call.part("empty").apply("IsNaN", [weights])
         zero = call.scalar(0.0, q.dtype)
         weights = call.part("guarded").apply("Where", [empty, zero, weights])
     return call.apply("MatMul", [weights, v])
+
+
+def _spread(call: Call, mask: Value, keys: Expr) -> Value | None:
+    """The mask with a column for each key; None if it lets everything be seen."""
+    if (
+        isinstance(mask, KnownValue)
+        and mask.dtype == "bool"
+        and not mask.symbolic
+        and mask.data.all()
+    ):
+        return None
+    if same(mask.shape[-1], keys) or not same(mask.shape[-1], 1):
+        return mask
+    return call.expand(mask, [*mask.shape[:-1], keys])
 
 
 def _causal_mask(call: Call, rows: Expr, columns: Expr) -> Value:
