@@ -170,7 +170,8 @@ def _input(info: ValueInfoProto) -> GraphInput:
                 )
             shape.append(dim.dim_value)
         else:
-            shape.append(dim.dim_param or None)
+            # Paddle's exporter writes "?" for each length that it does not know: no common name.
+            shape.append(None if dim.dim_param in ("", "?") else dim.dim_param)
     if len(shape) > 16:
         raise ModelError(
             f"input {info.name!r} has {len(shape)} dimensions: at most 16 are compiled"
