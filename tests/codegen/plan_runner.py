@@ -74,7 +74,7 @@ class Compiled:
         ]
 
     def _tensors(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[Any]:
-        weights = dict(self.built.weights)
+        weights = self.built.weights
         memory: dict[tuple[Storage, int], Any] = {}
         tensors = []
         for tensor in self.plan.tensors:

@@ -28,7 +28,6 @@ from graphc.passes import pipeline
 from graphc.targets import load as targets
 
 
-
 class Prepared(BackendRep):  # type: ignore[misc]
     """A compiled model; `fixed` names the inputs whose values were compiled in."""
 

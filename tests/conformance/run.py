@@ -1,9 +1,9 @@
 """ONNX's node cases through graphc: `python tests/conformance/run.py [--check | --update]`.
 
-    (nothing)        runs the cases and prints what does not pass, by reason
-    --check          also fails if that is not what results.json says
-    --update         writes results.json
-    --filter REGEX   only cases whose names match; --failing: only those listed in results.json
+(nothing)        runs the cases and prints what does not pass, by reason
+--check          also fails if that is not what results.json says
+--update         writes results.json
+--filter REGEX   only cases whose names match; --failing: only those listed in results.json
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def run_case(case: Case) -> Outcome:
     except GraphcError as error:
         blockers = getattr(error, "blockers", ())
         reason = f"{type(error).__name__}: {blockers[0] if blockers else error}"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this case's result
         lines = str(error).strip().splitlines() or [""]
         reason = f"{type(error).__name__}: {lines[-1]}"
     return Outcome(case.name, _tidy(reason), False, time.perf_counter() - start)

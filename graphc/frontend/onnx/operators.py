@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from graphc.frontend.onnx.contrib.tables import TABLES as CONTRIB_TABLES
 from graphc.frontend.onnx.ops import (
+    attention,
     basic,
     binary,
     cast,
     convolution,
     gather,
     generate,
+    images,
     integer,
+    linear_attention,
+    losses,
     matmul,
     movement,
     normalization,
@@ -19,7 +24,11 @@ from graphc.frontend.onnx.ops import (
     recurrent,
     reduce,
     resize,
+    sampling,
+    scatter,
+    selection,
     shape,
+    signal,
     slice,
     softmax,
     unary,
@@ -28,6 +37,11 @@ from graphc.frontend.onnx.table import Registry
 
 REGISTRY = Registry(
     (
+        selection.TABLE,
+        scatter.TABLE,
+        losses.TABLE,
+        attention.TABLE,
+        linear_attention.TABLE,
         basic.TABLE,
         cast.TABLE,
         unary.TABLE,
@@ -37,9 +51,9 @@ REGISTRY = Registry(
         softmax.TABLE,
         normalization.TABLE,
         convolution.TABLE,
+        quantize.TABLE,
         recurrent.TABLE,
         integer.TABLE,
-        quantize.TABLE,
         pooling.TABLE,
         shape.TABLE,
         movement.TABLE,
@@ -47,6 +61,10 @@ REGISTRY = Registry(
         gather.TABLE,
         pad.TABLE,
         resize.TABLE,
+        sampling.TABLE,
+        signal.TABLE,
+        images.TABLE,
         generate.TABLE,
+        *CONTRIB_TABLES,
     )
 )

@@ -81,12 +81,12 @@ def _gather_nd(context: Context, node: Node) -> Result:
     for axis in range(batch):
         context.symbols.unify(value.shape[axis], indices.shape[axis], f"{node.label} batches them")
     shape = [*indices.shape[:-1], *value.shape[batch + depth :]]
-    safe = _safe_rows(context, node, indices, value.shape[batch : batch + depth])
+    safe = safe_rows(context, node, indices, value.shape[batch : batch + depth])
     call = op.gather_nd(context.expr(value), safe, batch)
     return context.emit(call, node.outputs[0], shape, node.label)
 
 
-def _safe_rows(context: Context, node: Node, indices: Value, extents: Sequence[Expr]) -> relax.Expr:
+def safe_rows(context: Context, node: Node, indices: Value, extents: Sequence[Expr]) -> relax.Expr:
     """Every column of the indices in range for its own axis."""
     if indices.dtype != "int64":
         raise node.error(f"indices must be int64, these are {indices.dtype}")
