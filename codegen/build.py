@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 
 from graphc.artifact import KernelInfo
 from graphc.codegen.cpu import build_object
 from graphc.codegen.plan import FunctionPlan, Kernel
 from graphc.codegen.planner import plan
-from graphc.ir import Model
+from graphc.ir import Model, Weights
 from graphc.targets.target import Target
 
 
@@ -21,7 +20,7 @@ class Built:
 
     object: bytes
     plans: tuple[FunctionPlan, ...]
-    weights: tuple[tuple[str, np.ndarray], ...]
+    weights: Weights
     kernels: tuple[KernelInfo, ...]
 
 
@@ -39,7 +38,7 @@ def build(model: Model, target: Target) -> Built:
     return Built(
         object=build_object(functions, target),
         plans=plans,
-        weights=tuple((name, model.params[name]) for name in names),
+        weights=Weights(model.params).only(names),
         kernels=tuple(
             KernelInfo(name, called[name].template or "none", None) for name in sorted(called)
         ),

@@ -130,8 +130,13 @@ class FusedKernel:
             for node in walk(reader.value):
                 if isinstance(node, TensorLoad):
                     reached.add(node.source)
-                    same = in_place and len(node.indices) == len(reader.spatial_vars) and all(
-                        i.same_as(v) for i, v in zip(node.indices, reader.spatial_vars, strict=True)
+                    same = (
+                        in_place
+                        and len(node.indices) == len(reader.spatial_vars)
+                        and all(
+                            i.same_as(v)
+                            for i, v in zip(node.indices, reader.spatial_vars, strict=True)
+                        )
                     )
                     readers.setdefault(node.source, []).append(same)
         return [

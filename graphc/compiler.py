@@ -135,7 +135,7 @@ def _build(
     stage("build")
     built = build(model, device)
     stage("weights")
-    weights = draft.write_weights(dict(built.weights))
+    weights = draft.write_weights(built.weights)
     stage("link")
     linker_is_ready()
     features = sorted(device.features)

@@ -7,7 +7,7 @@ weight as a parameter (`attrs["num_input"]` inputs); the weights' values stay ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -63,6 +63,41 @@ class Signature:
     outputs: tuple[Port, ...]
     dims: tuple[Dim, ...]
     constraints: tuple[Constraint, ...] = ()
+
+
+class Weights(Mapping[str, np.ndarray]):
+    """Weights by name, of which some are computed each time when they are read.
+
+    A packed weight is as large as the plain one; made when it is written to the artifact, one at a
+    time, it never doubles the memory that a compile takes.
+    """
+
+    def __init__(self, values: Mapping[str, np.ndarray | Callable[[], np.ndarray]]) -> None:
+        inner = values._values if isinstance(values, Weights) else values
+        self._values: dict[str, np.ndarray | Callable[[], np.ndarray]] = dict(inner)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        value = self._values[name]
+        return value if isinstance(value, np.ndarray) else value()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def but(
+        self,
+        added: Mapping[str, np.ndarray | Callable[[], np.ndarray]],
+        dropped: Collection[str] = (),
+    ) -> Weights:
+        """These weights with some added and some left out."""
+        kept = {name: value for name, value in self._values.items() if name not in dropped}
+        return Weights({**kept, **added})
+
+    def only(self, names: Iterable[str]) -> Weights:
+        """The weights of these names, in their order."""
+        return Weights({name: self._values[name] for name in names})
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import math
+import mmap
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -127,12 +128,24 @@ def write(path: Path, params: Mapping[str, npt.NDArray[Any]]) -> WeightTable:
                     checksum=checksum.value,
                 )
             )
+            release(array)
         size = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
         file.truncate(size)
         table = WeightTable(tuple(entries), size, table_digest(tuple(entries)))
         file.seek(0)
         file.write(_header(table))
     return table
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Take the pages of a memory-mapped array out of this process: it has been read."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def check(path: Path, table: WeightTable, contents: bool = False) -> None:

@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst, GlobalVar
 
 from graphc.codegen.templates import lookup
-from graphc.ir import Model
+from graphc.ir import Model, Weights
 from graphc.targets.target import Target
 
 OPAQUE = 8  # TVM's OpPatternKind kOpaque: a kernel that nothing is fused with
@@ -48,9 +48,11 @@ def lower(model: Model, target: Target) -> Model:
     ]
     with tvm.target.Target(target.tvm_dict()):
         mod = tvm.transform.Sequential(passes)(mod)
-    params = dict(model.params)
+    params = Weights(model.params)
     for name in model.signatures:
-        mod = _LiftConstants(mod, params).run(name)
+        lift = _LiftConstants(mod, params)
+        mod = lift.run(name)
+        params = params.but(lift.values)
     return replace(model, mod=mod, params=params)
 
 
@@ -102,10 +104,11 @@ def _extreme(builder: relax.BlockBuilder, call: relax.Call, combine: Any, end: s
 class _LiftConstants(relax.PyExprMutator):  # type: ignore[misc]
     """Makes a weight of every constant that a kernel still takes as an argument."""
 
-    def __init__(self, mod: tvm.IRModule, params: dict[str, np.ndarray]) -> None:
+    def __init__(self, mod: tvm.IRModule, params: Weights) -> None:
         super().__init__(mod)
         self.mod, self.params = mod, params
         self.lifted: dict[bytes, relax.Var] = {}
+        self.values: dict[str, np.ndarray] = {}
 
     def run(self, name: str) -> tvm.IRModule:
         gvar = self.mod.get_global_var(name)
@@ -121,10 +124,10 @@ class _LiftConstants(relax.PyExprMutator):  # type: ignore[misc]
         value = np.asarray(constant.value.numpy())
         key = str((value.dtype, value.shape)).encode() + value.tobytes()
         if key not in self.lifted:
-            name = f"constant{sum(n.startswith('constant') for n in self.params)}"
+            name = f"constant{len(self.lifted)}"
             while name in self.params:
                 name += "_"
-            self.params[name] = value
+            self.values[name] = value
             self.lifted[key] = relax.Var(name, constant.ty)
         return self.lifted[key]
 

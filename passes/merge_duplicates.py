@@ -17,6 +17,7 @@ from graphc.ir import Model
 from graphc.passes.graph import Graph, rebuilt, rewrite
 from graphc.passes.node import Node
 from graphc.passes.report import Report
+from graphc.weights_file import release
 
 _SAMPLES = 64
 
@@ -63,7 +64,9 @@ def _merge_params(graph: Graph, report: Report) -> None:
 def _sample(array: np.ndarray) -> bytes:
     """A few elements, so that weights are read whole only when they are likely to be equal."""
     flat = array.reshape(-1)
-    return flat[:: max(1, flat.size // _SAMPLES)].tobytes()
+    sample = flat[:: max(1, flat.size // _SAMPLES)].tobytes()
+    release(array)  # each element read brought its neighbourhood into memory
+    return sample
 
 
 def _same_bytes(left: np.ndarray, right: np.ndarray) -> bool:

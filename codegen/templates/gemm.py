@@ -65,12 +65,16 @@ def default_decisions(target: Target) -> Decisions:
     return Decisions(rows=6, vectors=2, lanes=lanes, tail_rows=3)
 
 
+def packed_shape(depth: int, width: int, columns: int) -> tuple[int, int, int]:
+    """The shape of a packed weight [depth, width]."""
+    return (-(-width // columns), depth, columns)
+
+
 def pack(weight: np.ndarray, columns: int) -> np.ndarray:
     """[K, N] -> [ceil(N / columns), K, columns], the last panel filled up with zeros."""
-    depth, width = weight.shape
-    panels = -(-width // columns)
-    packed = np.zeros((panels, depth, columns), dtype=weight.dtype)
-    for panel in range(panels):
+    shape = packed_shape(weight.shape[0], weight.shape[1], columns)
+    packed = np.zeros(shape, dtype=weight.dtype)
+    for panel in range(shape[0]):
         part = weight[:, panel * columns : (panel + 1) * columns]
         packed[panel, :, : part.shape[1]] = part
     return packed
