@@ -68,7 +68,8 @@ def multi_head(rng: np.random.Generator) -> Case:
     rows = 6 if cross else length
     total, depth = past + rows, 2 * SIZE if not past and not apart and rng.random() < 0.4 else SIZE
     attributes = _common(rng)
-    outputs = 1 if apart else int(rng.choice([1, 3, 4]))
+    # Without present outputs the CPU provider forgets the past.
+    outputs = 1 if apart else int(rng.choice([3, 4] if past else [1, 3, 4]))
     case = Case("MultiHeadAttention", attributes, outputs=outputs)
     case.feed(normal(rng, 2, length, HIDDEN), ("b", "s", HIDDEN))
     other = "l" if cross else "s"
@@ -87,4 +88,56 @@ def multi_head(rng: np.random.Generator) -> Case:
     if past:
         for width in (SIZE, depth):
             case.feed(normal(rng, 2, HEADS, past, width), ("b", HEADS, "p", width))
+    return case
+
+
+def group_query(rng: np.random.Generator) -> Case:
+    """A prompt, a chunk or one new token; caches that grow, or buffers of fixed size."""
+    size, groups = 16, int(rng.choice([1, 2, 4]))
+    batch, stage = 2, str(rng.choice(["prompt", "token", "token", "chunk"]))
+    if stage == "chunk":
+        batch = 1
+    length = {"prompt": 5, "token": 1, "chunk": 3}[stage]
+    past = 0 if stage == "prompt" else 6
+    total = past + length
+    has_cache = stage != "prompt" or rng.random() < 0.5
+    shared = bool(has_cache and rng.random() < 0.3)
+    held = 12 if shared else past
+    tokens = np.full(batch, total)
+    if batch > 1 and stage != "chunk":
+        tokens[1] -= int(rng.integers(0, 3))  # right padding
+    attributes: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": groups}
+    for name, value, chance in (
+        ("scale", 0.3, 0.3), ("softcap", 3.0, 0.3), ("local_window_size", 3, 0.4),
+        ("smooth_softmax", 1, 0.2), ("do_rotary", 1, 0.6), ("rotary_interleaved", 1, 0.3),
+    ):  # fmt: skip
+        if rng.random() < chance:
+            attributes[name] = value
+    if not attributes.get("do_rotary"):
+        attributes.pop("rotary_interleaved", None)
+    case = Case("GroupQueryAttention", attributes, outputs=3)
+    if rng.random() < 0.4:
+        width = (HEADS + 2 * groups) * size
+        case.feed(normal(rng, batch, length, width), ("b", "s", width))
+        case.constant(None).constant(None)
+    else:
+        case.feed(normal(rng, batch, length, HEADS * size), ("b", "s", HEADS * size))
+        for _ in range(2):
+            case.feed(normal(rng, batch, length, groups * size), ("b", "s", groups * size))
+    for _ in range(2):
+        cache = normal(rng, batch, groups, held, size) if has_cache and held else None
+        case.feed(cache, ("b", groups, "p", size))
+    case.feed((tokens - 1).astype("int32"), ("b",))
+    case.constant(np.array([total] if rng.random() < 0.5 else total, "int32"))
+    rotary = attributes.get("do_rotary")
+    columns = size // 2
+    for _ in range(2):
+        case.constant(normal(rng, 20, columns) if rotary else None)
+    given = rotary and stage != "prompt" and rng.random() < 0.3
+    case.feed(rng.integers(0, 20, (batch, length)) if given else None, ("b", "s"))
+    lead = ((1, HEADS), (batch, 1), (1, 1))[int(rng.integers(3))]
+    biased = rng.random() < 0.3
+    case.feed(normal(rng, *lead, length, total) if biased else None, (*lead, "s", "t"))
+    sinks = not attributes.get("smooth_softmax") and rng.random() < 0.2
+    case.constant(normal(rng, HEADS) if sinks else None)
     return case

@@ -39,7 +39,7 @@ class Case:
         name = "" if array is None else f"x{len(self.names)}"
         self.names.append(name)
         if array is not None:
-            self.feeds[name] = np.ascontiguousarray(array)
+            self.feeds[name] = np.require(array, requirements=["C"])
             self.shapes[name] = array.shape if shape is None else shape
         return self
 
@@ -47,7 +47,7 @@ class Case:
         name = "" if array is None else f"w{len(self.names)}"
         self.names.append(name)
         if array is not None:
-            self.constants[name] = np.ascontiguousarray(array)
+            self.constants[name] = np.require(array, requirements=["C"])
         return self
 
     def node(self, prefix: str = "") -> onnx.NodeProto:
@@ -71,7 +71,7 @@ def build(cases: Sequence[Case], opset: int = 20) -> tuple[onnx.ModelProto, dict
         prefix = f"n{number}_"
         node = case.node(prefix)
         nodes.append(node)
-        outputs += [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        outputs += [_output(name, case) for name in node.output if name]
         for name, array in case.feeds.items():
             feeds[prefix + name] = array
             dims = [f"{prefix}{d}" if isinstance(d, str) else d for d in case.shapes[name]]
@@ -82,6 +82,13 @@ def build(cases: Sequence[Case], opset: int = 20) -> tuple[onnx.ModelProto, dict
     made = helper.make_graph(nodes, "test", inputs, outputs, weights)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(made, opset_imports=opsets, ir_version=10), feeds
+
+
+def _output(name: str, case: Case) -> onnx.ValueInfoProto:
+    """Without a type, unless the schema leaves it open."""
+    if case.op_type == "MultiHeadAttention" and name.endswith("y3"):
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+    return onnx.ValueInfoProto(name=name)
 
 
 def compiled(model: onnx.ModelProto, folder: Path, **dims: Any) -> tuple[Model, Compiled]:

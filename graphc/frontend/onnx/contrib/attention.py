@@ -18,6 +18,8 @@ from graphc.frontend.onnx.table import Result, Table
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
 
+_LOWEST = -3.4028234663852886e38  # of float32: what masked scores are, where they are a result
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -245,7 +247,10 @@ def _attended(
     if mask is not None:
         biases.append(_padding(f, mask, shape))
     if node.integer("unidirectional", 0) and not same(length, 1):
-        biases.append(_causal(f, found.past, length, total))
+        # ONNX Runtime adds to a mask for each query, and overrides every other.
+        each = mask is not None and mask.rank == 3
+        low = node.number("mask_filter_value", -10000.0) if each else _LOWEST
+        biases.append(_causal(f, found.past, length, total, low))
     assert isinstance(size, int), size
     rule = Scores(scores.scale_of(f, size), biases)
     made = attend(f, found.q, found.k, found.v, rule, shape)
@@ -254,15 +259,15 @@ def _attended(
     return f.result(flat, [batch, length, hidden]), made.scores
 
 
-def _causal(f: Formula, past: Expr, length: Expr, total: Expr) -> relax.Expr:
+def _causal(f: Formula, past: Expr, length: Expr, total: Expr, low: float) -> relax.Expr:
     """Keys up to past + s; a single query, which has no future, sees all of them."""
     at = f(op.add, scores.places(f, None, length), scores.number(f, past))
     at = f.reshape(at, [1, 1, length, 1])
     if isinstance(length, int):
-        return scores.masked(f, f(op.less_equal, scores.column(f, total), at))
+        return scores.masked(f, f(op.less_equal, scores.column(f, total), at), low)
     single = f(op.equal, scores.number(f, length), f.full(1, "int64"))
     seen = f(op.less_equal, scores.column(f, total), at)
-    return scores.masked(f, f(op.logical_or, seen, single))
+    return scores.masked(f, f(op.logical_or, seen, single), low)
 
 
 def _padding(f: Formula, mask: Value, shape: list[Expr]) -> relax.Expr:

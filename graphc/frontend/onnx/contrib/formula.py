@@ -113,6 +113,18 @@ class Formula:
         **attributes: Any,
     ) -> TensorValue:
         """What one of ONNX's own operators makes of these inputs."""
+        return self.standards(table, op_type, version, inputs, 1, **attributes)[0]
+
+    def standards(
+        self,
+        table: Table,
+        op_type: str,
+        version: int,
+        inputs: Sequence[Value | relax.Expr | None],
+        count: int,
+        **attributes: Any,
+    ) -> list[TensorValue]:
+        """The first `count` results of one of ONNX's own operators."""
         values = tuple(self.known(x) if isinstance(x, relax.Expr) else x for x in inputs)
         node = dataclasses.replace(
             self.node,
@@ -120,15 +132,18 @@ class Formula:
             op_type=op_type,
             version=version,
             inputs=values,
-            outputs=(f"{self.name}.{op_type.lower()}",),
+            outputs=tuple(f"{self.name}.{op_type.lower()}{n or ''}" for n in range(count)),
             attributes=attributes,
         )
-        made = table["", op_type, version].convert(self.context, node)
-        first: Any = made[0] if isinstance(made, (list, tuple)) else made
-        if isinstance(first, relax.Expr):
-            return self.context.emit(first, node.outputs[0], where=self.node.label)
-        assert first is not None, op_type
-        return self.context.tensor(first)
+        since = max(key[2] for key in table if key[1] == op_type and key[2] <= version)
+        made = table["", op_type, since].convert(self.context, node)
+        results: list[Any] = [*made] if isinstance(made, (list, tuple)) else [made]
+        return [
+            self.context.emit(result, name, where=self.node.label)
+            if isinstance(result, relax.Expr)
+            else self.context.tensor(result)
+            for name, result in zip(node.outputs, results, strict=True)
+        ]
 
 
 def fixed(node: Node, extent: Expr, what: str) -> int:

@@ -8,7 +8,9 @@ from graphc.frontend.onnx.contrib import (
     bits,
     group_query,
     matmul,
+    movement,
     normalization,
+    quantized,
     rotary,
 )
 from graphc.frontend.onnx.table import Table
@@ -21,4 +23,6 @@ TABLES: tuple[Table, ...] = (
     rotary.TABLE,
     attention.TABLE,
     group_query.TABLE,
+    quantized.TABLE,
+    movement.TABLE,
 )
