@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -131,61 +131,87 @@ def verify(
     """
     reference = open_reference(model, threads or detect.machine().cores)
     with module.load(directory, threads=threads) as loaded:
-        pair = _Pair(loaded, reference, tolerance)
+        refused: list[str] = []
         if dims or inputs:
             feeds = testing.feeds(loaded.inputs, dims or {}, inputs or {})
-            return Report((pair.case("given", feeds),), reference=reference.kind)
-        return _edge_report(pair)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """The two sides of a comparison."""
-
-    loaded: module.Module
-    reference: Eager
-    tolerance: float | None
-
-    def case(self, label: str, feeds: Arrays) -> Case:
-        """Run both on one set of inputs; what either refuses it raises."""
-        expected = self.reference.run(feeds)
-        names = [port.name for port in self.loaded.outputs]
-        absent = [name for name in names if name not in expected]
-        if absent:
-            raise ModelError(
-                f"{self.reference.path} has no output {absent[0]}: "
-                "the artifact was compiled from another model"
-            )
-        actual = dict(zip(names, self.loaded.run(names, dict(feeds)), strict=True))
-        checks = tuple(self._check(name, actual[name], expected[name]) for name in names)
-        return Case(label, testing.dims_of(self.loaded.inputs, feeds), feeds, checks)
-
-    def _check(
-        self, name: str, actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]
-    ) -> OutputCheck:
-        kind = actual.dtype.name
-        difference = testing.compare(actual, expected)
-        limit = testing.tolerance(kind, self.tolerance)
-        return OutputCheck(name, kind, actual.shape, **asdict(difference), limit=limit)
-
-
-def _edge_report(pair: _Pair) -> Report:
-    cases: list[Case] = []
-    refused: list[str] = []
-    for label, sizes in edges.shapes(pair.loaded):
-        reason = ""
-        for attempt in edges.stretched(sizes, pair.loaded):
-            try:
-                feeds = testing.random_inputs(pair.loaded.inputs, attempt)
-                cases.append(pair.case(label, feeds))
-                break
-            except (InputError, Refused) as error:
-                reason = reason or str(error)
+            questions = [_Question("given", feeds, reference.run(feeds))]
         else:
-            refused.append(f"{label}: {reason}")
+            questions = list(_edge_questions(loaded, reference, refused))
+        # The reference holds the weights too: it goes before the artifact's are read, so that
+        # both together never take twice the memory.
+        kind = reference.kind
+        del reference
+        cases = []
+        for question in questions:
+            try:
+                cases.append(_answer(question, loaded, model, tolerance))
+            except InputError as error:
+                if dims or inputs:
+                    raise
+                refused.append(f"{question.label}: {error}")
     if not cases:
         raise VerificationError(
             f"no shape could be verified: {refused[0]}\n"
             "fix or bound the dimensions with --dim, or compile with --no-verify"
         )
-    return Report(tuple(cases), tuple(refused), pair.reference.kind)
+    return Report(tuple(cases), tuple(refused), kind)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Inputs and what the reference makes of them."""
+
+    label: str
+    feeds: Arrays
+    expected: Arrays
+
+
+def _edge_questions(
+    loaded: module.Module, reference: Eager, refused: list[str]
+) -> Iterator[_Question]:
+    """One question for each edge shape that both sides accept; `refused` gains the others."""
+    for label, sizes in edges.shapes(loaded):
+        reason = ""
+        for attempt in edges.stretched(sizes, loaded):
+            try:
+                feeds = testing.random_inputs(loaded.inputs, attempt)
+                loaded.infer_shapes({name: value.shape for name, value in feeds.items()})
+                question = _Question(label, feeds, reference.run(feeds))
+            except (InputError, Refused) as error:
+                reason = reason or str(error)
+            else:
+                yield question
+                break
+        else:
+            refused.append(f"{label}: {reason}")
+
+
+def _answer(
+    question: _Question, loaded: module.Module, model: Path, tolerance: float | None
+) -> Case:
+    """What the artifact makes of the inputs, compared."""
+    names = [port.name for port in loaded.outputs]
+    absent = [name for name in names if name not in question.expected]
+    if absent:
+        raise ModelError(
+            f"{model} has no output {absent[0]}: the artifact was compiled from another model"
+        )
+    found = loaded.run(names, dict(question.feeds))
+    checks = tuple(
+        _check(name, actual, question.expected[name], tolerance)
+        for name, actual in zip(names, found, strict=True)
+    )
+    sizes = testing.dims_of(loaded.inputs, question.feeds)
+    return Case(question.label, sizes, question.feeds, checks)
+
+
+def _check(
+    name: str,
+    actual: npt.NDArray[np.generic],
+    expected: npt.NDArray[np.generic],
+    override: float | None,
+) -> OutputCheck:
+    kind = actual.dtype.name
+    difference = testing.compare(actual, expected)
+    limit = testing.tolerance(kind, override)
+    return OutputCheck(name, kind, actual.shape, **asdict(difference), limit=limit)
