@@ -87,11 +87,12 @@ def rows(seconds: float) -> list[str]:
                 )
                 print(lines[-1], file=sys.stderr)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    peak, bandwidth = bench.peak(detect.machine().cores)
+    cores = detect.machine().cores
+    peak, bandwidth = bench.peak(cores)
     lines += [
         "",
-        f"Geometric mean {mean:.2f}. {detect.machine().cores} threads on {processor()} (float32 FMA "
-        f"peak {peak:.0f} GFLOP/s, reads {bandwidth:.0f} GB/s, both measured), ONNX Runtime "
+        f"Geometric mean {mean:.2f}. {cores} threads on {processor()} (float32 FMA peak "
+        f"{peak:.0f} GFLOP/s, reads {bandwidth:.0f} GB/s, both measured), ONNX Runtime "
         f"{onnxruntime.__version__}; `python benchmarks/figures.py` measures it again.",
     ]
     return lines
