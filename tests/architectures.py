@@ -180,17 +180,17 @@ def _wav2vec2() -> Architecture:
         "conv_stride": (4, 2, 2), "conv_kernel": (8, 3, 3), "num_conv_pos_embeddings": 8,
         "num_conv_pos_embedding_groups": 2,
     }  # fmt: skip
-    samples = torch.export.Dim("samples", min=64, max=4096)
+    frames = torch.export.Dim("frames", min=5, max=256)
 
     def inputs(batch: int, length: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch)
-        return {"input_values": torch.randn(batch, 100 + 31 * length, generator=generator)}
+        return {"input_values": torch.randn(batch, 16 * (length + 4) - 3, generator=generator)}
 
     return Architecture(
         "Wav2Vec2",
         lambda: _module("Wav2Vec2ForCTC", "Wav2Vec2Config", options),
         inputs,
-        {"input_values": {0: BATCH, 1: samples}},
+        {"input_values": {0: BATCH, 1: 16 * frames - 3}},
     )
 
 
@@ -234,7 +234,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
          n_layer=2, n_head=4),
     text("Falcon", "FalconConfig", "FalconForCausalLM", **_TEXT, bias=False, multi_query=True),
     text("MPT", "MptConfig", "MptForCausalLM", vocab_size=VOCABULARY, d_model=32, n_layers=2,
-         n_heads=4, max_seq_len=64),
+         n_heads=4, max_seq_len=128),
     text("StableLM", "StableLmConfig", "StableLmForCausalLM", **_GROUPED),
     text("OLMo2", "Olmo2Config", "Olmo2ForCausalLM", **_GROUPED),
     text("Granite", "GraniteConfig", "GraniteForCausalLM", **_GROUPED),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tvm import relax
 
-from graphc.errors import ModelError, UnsupportedError
+from graphc.errors import ConfigError, ModelError, UnsupportedError
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
 from graphc.frontend.onnx.values import KnownValue, TensorValue, Value
@@ -57,18 +57,34 @@ def convert(
     outputs: Sequence[str] = (),
 ) -> Model:
     """The model in Relax; `outputs` names more nodes whose values it returns."""
-    implied: dict[tuple[str, str], tuple[int, str]] = {}
-    for symbol, name in program.dims.items():
-        lower, upper = program.ranges.get(symbol, (0, None))
-        implied[name, "lower"] = (lower, "it was exported for no less")
-        if upper is not None:
-            implied[name, "upper"] = (upper, "it was exported for no more")
+    implied = _exported_bounds(program, given)
     for _ in range(_MAX_ATTEMPTS):
         try:
             return _Attempt(program, Symbols(given, implied), outputs).run(source)
         except TightenedError as found:
             implied[found.name, found.side] = (found.bound, found.reason)
     raise ModelError(f"{source}: the bounds of its dimensions keep changing")
+
+
+def _exported_bounds(
+    program: Program, given: Mapping[str, int | Bounds]
+) -> dict[tuple[str, str], tuple[int, str]]:
+    """What torch.export was told of the dimensions; tighter bounds that the user gives stand."""
+    implied: dict[tuple[str, str], tuple[int, str]] = {}
+    for symbol, name in program.dims.items():
+        lower, upper = program.ranges.get(symbol, (0, None))
+        asked = given.get(name, Bounds())
+        if isinstance(asked, int):
+            if asked < lower or (upper is not None and asked > upper):
+                raise ConfigError(
+                    f"dimension {name}: {asked} was asked for, the model was exported for {lower} "
+                    f"to {'any number' if upper is None else upper}"
+                )
+            continue
+        implied[name, "lower"] = (lower, "it was exported for no less")
+        if upper is not None and (asked.upper is None or asked.upper > upper):
+            implied[name, "upper"] = (upper, "it was exported for no more")
+    return implied
 
 
 class _Attempt:

@@ -36,7 +36,6 @@ class Program:
 
 def prepare(exported: torch.export.ExportedProgram, names: Mapping[str, str]) -> Program:
     """Decomposes a program; `names` are those of its dimensions' symbols, as far as known."""
-    _check_signature(exported)
     table = torch.export.default_decompositions()
     for operator in [op for op in table if _short(op) in OPERATORS]:
         table.pop(operator)
@@ -48,6 +47,7 @@ def prepare(exported: torch.export.ExportedProgram, names: Mapping[str, str]) ->
             f"torch cannot decompose the exported program: {type(error).__name__}: "
             f"{str(error).strip()[:300]}"
         ) from error
+    _check_signature(exported)  # now: changes in place are visible after the decomposition only
     inputs, weights = _placeholders(exported)
     return Program(
         graph=exported.graph,
@@ -84,7 +84,7 @@ def _short(operator: Any) -> str:
 
 
 def _bound(number: Any) -> int | None:
-    return int(number) if number.is_finite else None
+    return int(number) if number.is_Integer else None  # both infinities are none
 
 
 def _check_signature(exported: torch.export.ExportedProgram) -> None:
@@ -98,13 +98,11 @@ def _check_signature(exported: torch.export.ExportedProgram) -> None:
             )
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             found.append(f"it changes its input {spec.target}: return a changed copy instead")
-        elif spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+        elif spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, OutputKind.TOKEN):
             found.append(f"it has an output of kind {spec.kind.name}")
     for item in exported.graph_signature.input_specs:
         if item.kind is InputKind.CUSTOM_OBJ:
             found.append(f"it uses the object {item.target}, which is no tensor")
-        elif item.kind is InputKind.TOKEN:
-            found.append("it has side effects in order (an effect token)")
     if found:
         raise UnsupportedError("the exported program is not a function:", tuple(found))
 
@@ -125,6 +123,8 @@ def _placeholders(
                     f"input {node.name} is a number that changes: pass it as a tensor, or fix it"
                 )
             continue
+        if spec.kind is InputKind.TOKEN:
+            continue  # the node that takes it is refused
         target = str(spec.target)
         stored = exported.state_dict.get(target)
         if stored is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tvm.relax import op
+
 from graphc.frontend.onnx.values import Value
 from graphc.frontend.torch_export.call import Call, Convert, Result, Table
 
@@ -18,7 +20,9 @@ def _dot(call: Call) -> Result:
 def _linear(call: Call) -> Result:
     """x W^T + b; W is [out, in]."""
     weight, bias = call.value("weight"), call.optional("bias")
-    turned = call.part("weight").transpose(weight, range(weight.rank)[::-1])
+    turned = weight
+    if weight.rank == 2:  # not folded here: a tied weight stays one
+        turned = call.part("weight").emit(op.permute_dims(call.expr(weight), [1, 0]))
     inside = call if bias is None else call.part("product")
     product = inside.apply("MatMul", [call.value("input"), turned])
     return product if bias is None else call.apply("Add", [product, bias])
