@@ -144,7 +144,7 @@ def _comparison(operator: str, negated: bool = False) -> Callable[[Call], Result
     def convert(call: Call) -> Result:
         dtype = _common(call, "self", "other")
         sides = [call.operand("self", dtype), call.operand("other", dtype)]
-        if dtype == "bool" and operator != "Equal":
+        if dtype == "bool":  # LLVM has no comparison of them
             sides = [call.part("whole").cast(side, "int32") for side in sides]
         if not negated:
             return call.apply(operator, sides)
@@ -234,10 +234,14 @@ def _leaky_relu(call: Call) -> Result:
     return call.apply("LeakyRelu", [call.value("self")], alpha=float(call.get("negative_slope")))
 
 
-def _elu(call: Call) -> Result:
-    if call.get("scale", 1) != 1 or call.get("input_scale", 1) != 1:
-        raise call.unsupported("a scaled ELU is not compiled")
-    return call.apply("Elu", [call.value("self")], alpha=float(call.get("alpha", 1.0)))
+def _elu(call: Call, m: Callable[..., Any], x: Any) -> Any:
+    """scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below."""
+    scale, alpha = float(call.get("scale", 1)), float(call.get("alpha", 1))
+    factor = float(call.get("input_scale", 1))
+    decayed = m(op.exp, x if factor == 1 else m(op.multiply, x, factor))
+    below = m(op.multiply, m(op.subtract, decayed, 1.0), alpha * scale)
+    above = x if scale == 1 else m(op.multiply, x, scale)
+    return op.where(m(op.greater, x, 0.0), above, below)
 
 
 def _hardtanh(call: Call) -> Result:
@@ -366,12 +370,15 @@ TABLE: Table = {
             m(op.log, x), call.context.constant(math.log(2), call.dtype)
         )
     ),
+    "expm1.default": _formula(
+        lambda call, m, x: op.subtract(m(op.exp, x), call.context.constant(1.0, call.dtype))
+    ),
     "log1p.default": _formula(lambda call, m, x: op.log(m(op.add, x, 1.0))),
     "softplus.default": _formula(_softplus),
     "silu.default": _silu,
     "gelu.default": _gelu,
     "leaky_relu.default": _leaky_relu,
-    "elu.default": _elu,
+    "elu.default": _formula(_elu),
     "relu6.default": lambda call: _clamped(call, call.value("self"), 0.0, 6.0),
     "hardtanh.default": _hardtanh,
     "hardsigmoid.default": lambda call: call.apply(

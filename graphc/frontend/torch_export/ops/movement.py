@@ -9,6 +9,8 @@ from graphc.frontend.onnx.values import Value
 from graphc.frontend.torch_export.call import OPEN, Call, Result, Table
 from graphc.ir import Expr
 
+_MOST_PARTS = 64
+
 
 def _view(call: Call) -> Result:
     return call.reshape(call.value("self"), call.shape)
@@ -139,6 +141,21 @@ def _repeat_interleave(call: Call) -> Result:
     return call.reshape(call.part("wide").expand(narrow, [*head, times, *tail]), call.shape)
 
 
+def _unfold(call: Call) -> Result:
+    """Windows of `size` elements, `step` apart, in a new last axis."""
+    value, size, step = call.value("self"), call.fixed("size"), call.fixed("step")
+    axis = call.axis("dimension", value.rank)
+    if not 0 < size <= _MOST_PARTS:
+        raise call.unsupported(f"windows of {size} elements; up to {_MOST_PARTS} are compiled")
+    count = call.shape[axis]
+    columns = []
+    for place in range(size):
+        end = call.context.symbols.simplify(place + (count - 1) * step + 1)
+        column = call.part(f"{place}").slice(value, axis, place, end, step)
+        columns.append(call.part(f"{place}.tall").reshape(column, [*column.shape, 1]))
+    return call.apply("Concat", columns, axis=value.rank)
+
+
 def _flip(call: Call) -> Result:
     value = call.value("self")
     for axis in sorted(axis % value.rank for axis in call.all_fixed("dims")):
@@ -220,6 +237,7 @@ TABLE: Table = {
     "unbind.int": _unbind,
     "repeat.default": _repeat,
     "repeat_interleave.self_int": _repeat_interleave,
+    "unfold.default": _unfold,
     "flip.default": _flip,
     "roll.default": _roll,
     "pad.default": _pad(),
