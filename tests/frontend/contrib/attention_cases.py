@@ -19,7 +19,9 @@ def _mask(
         raw = (rng.random((batch, total)) < 0.7).astype("int32")
         return raw, ("b", "t")
     if kind == "full":
-        return (rng.random((batch, length, total)) < 0.7).astype("int32"), ("b", "s", "t")
+        full = (rng.random((batch, length, total)) < 0.7).astype("int32")
+        full[0, 0] = 0
+        return full, ("b", "s", "t")
     if kind == "ends":
         return ends.astype("int32"), ("b",)
     if kind == "both":
@@ -140,4 +142,10 @@ def group_query(rng: np.random.Generator) -> Case:
     case.feed(normal(rng, *lead, length, total) if biased else None, (*lead, "s", "t"))
     sinks = not attributes.get("smooth_softmax") and rng.random() < 0.2
     case.constant(normal(rng, HEADS) if sinks else None)
+    # Rows of padding, and rows of the cache that no token has reached, are not specified.
+    rows = np.minimum(tokens, length)
+    case.kept[0] = (np.arange(length) < rows[:, None])[:, :, None]
+    present = max(total, held)
+    for number in (1, 2):
+        case.kept[number] = (np.arange(present) < tokens[:, None])[:, None, :, None]
     return case

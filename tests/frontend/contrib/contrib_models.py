@@ -33,6 +33,8 @@ class Case:
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     shapes: dict[str, Sequence[int | str]] = field(default_factory=dict)
+    kept: dict[int, np.ndarray] = field(default_factory=dict)
+    """Which elements of a result are specified, where not all of them are."""
 
     def feed(self, array: np.ndarray | None, shape: Sequence[int | str] | None = None) -> Case:
         """A runtime input; letters in `shape` are symbolic dimensions."""
@@ -114,9 +116,18 @@ def compare(
     want = reference(model, feeds)
     imported, runner = compiled(model, folder, **dims)
     got = run(runner, feeds)
-    names = [name for node in model.graph.node for name in node.output if name]
+    names = [
+        (name, case.kept.get(number))
+        for node, case in zip(model.graph.node, cases, strict=True)
+        for number, name in enumerate(node.output)
+        if name
+    ]
     assert len(got) == len(want) == len(names)
-    for name, actual, expected in zip(names, got, want, strict=True):
+    for (name, kept), actual, expected in zip(names, got, want, strict=True):
+        assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
+        if kept is not None:
+            mask = np.broadcast_to(kept, actual.shape)
+            actual, expected = actual[mask], expected[mask]
         close(actual, expected, name, tolerance, steps)
     return imported
 

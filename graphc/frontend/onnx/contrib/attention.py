@@ -244,13 +244,13 @@ def _attended(
         node.need_rank(bias, 4, 4)
         lead = [1 if same(a, 1) else b for a, b in zip(bias.shape, shape[:2], strict=False)]
         biases.append(f.fit(bias, [*lead, length, total], "the attention bias"))
+    seen: relax.Expr | None = None
+    if node.integer("unidirectional", 0):
+        seen = _causal(f, found.past, length, total)
     if mask is not None:
         biases.append(_padding(f, mask, shape))
-    if node.integer("unidirectional", 0) and not same(length, 1):
-        # ONNX Runtime adds to a mask for each query, and overrides every other.
-        each = mask is not None and mask.rank == 3
-        low = node.number("mask_filter_value", -10000.0) if each else _LOWEST
-        biases.append(_causal(f, found.past, length, total, low))
+    if seen is not None:
+        biases.append(scores.masked(f, seen, _LOWEST))
     assert isinstance(size, int), size
     rule = Scores(scores.scale_of(f, size), biases)
     made = attend(f, found.q, found.k, found.v, rule, shape)
@@ -259,15 +259,18 @@ def _attended(
     return f.result(flat, [batch, length, hidden]), made.scores
 
 
-def _causal(f: Formula, past: Expr, length: Expr, total: Expr, low: float) -> relax.Expr:
-    """Keys up to past + s; a single query, which has no future, sees all of them."""
+def _causal(f: Formula, past: Expr, length: Expr, total: Expr) -> relax.Expr:
+    """Keys up to past + s, [1, 1, s, t]. The last query sees all of them.
+
+    That is the same when queries and keys are the same tokens, and ONNX Runtime's choice otherwise.
+    """
     at = f(op.add, scores.places(f, None, length), scores.number(f, past))
     at = f.reshape(at, [1, 1, length, 1])
-    if isinstance(length, int):
-        return scores.masked(f, f(op.less_equal, scores.column(f, total), at), low)
-    single = f(op.equal, scores.number(f, length), f.full(1, "int64"))
     seen = f(op.less_equal, scores.column(f, total), at)
-    return scores.masked(f, f(op.logical_or, seen, single), low)
+    if f.context.symbols.equal(total, f.context.symbols.simplify(past + length)):
+        return seen
+    last = scores.number(f, f.context.symbols.simplify(past + length - 1))
+    return f(op.logical_or, seen, f(op.equal, at, last))
 
 
 def _padding(f: Formula, mask: Value, shape: list[Expr]) -> relax.Expr:

@@ -6,6 +6,7 @@ from graphc.frontend.onnx.contrib import (
     activations,
     attention,
     bits,
+    experts,
     group_query,
     matmul,
     movement,
@@ -25,4 +26,5 @@ TABLES: tuple[Table, ...] = (
     group_query.TABLE,
     quantized.TABLE,
     movement.TABLE,
+    experts.TABLE,
 )
