@@ -93,6 +93,38 @@ def open_reference(path: Path, threads: int) -> Eager:
     return Reference(path, threads)
 
 
+# Operators that turn floats into integers of a few bits while the model runs.
+_QUANTISERS: Final = frozenset(
+    {
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "QAttention",
+        "QuantizeLinear",
+    }
+)
+
+
+def quantises_activations(path: Path) -> bool:
+    """Whether the model rounds activations to a few bits.
+
+    Its outputs are then steps of its inputs: a difference in the last place of a float can move a
+    value by a whole step of 1/255 of its range, here as between two settings of ONNX Runtime.
+    """
+    if path.suffix != ".onnx":
+        return False
+    from graphc.frontend.onnx.reader import structure
+
+    pending = list(structure(path).graph.node)
+    while pending:
+        node = pending.pop()
+        if node.op_type in _QUANTISERS:
+            return True
+        for attribute in node.attribute:
+            pending += attribute.g.node
+    return False
+
+
 def _observed(path: Path, names: Sequence[str], options: Any) -> bytes:
     """The model's bytes with more outputs; onnxruntime infers their types."""
     model = onnx.load(str(path), load_external_data=False)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from graphc import edges, module, testing
 from graphc.errors import InputError, ModelError, VerificationError
-from graphc.reference import Eager, Refused, open_reference
+from graphc.reference import Eager, Refused, open_reference, quantises_activations
 from graphc.targets import detect
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[np.generic]]"
@@ -129,6 +129,7 @@ def verify(
     reference does not run the model, InputError for inputs that do not fit, and VerificationError
     when no edge shape was accepted by both. A report out of tolerance is returned, not raised.
     """
+    stepped = quantises_activations(model)
     reference = open_reference(model, threads or detect.machine().cores)
     with module.load(directory, threads=threads) as loaded:
         refused: list[str] = []
@@ -144,7 +145,7 @@ def verify(
         cases = []
         for question in questions:
             try:
-                cases.append(_answer(question, loaded, model, tolerance))
+                cases.append(_answer(question, loaded, model, tolerance, stepped))
             except InputError as error:
                 if dims or inputs:
                     raise
@@ -187,7 +188,11 @@ def _edge_questions(
 
 
 def _answer(
-    question: _Question, loaded: module.Module, model: Path, tolerance: float | None
+    question: _Question,
+    loaded: module.Module,
+    model: Path,
+    tolerance: float | None,
+    stepped: bool,
 ) -> Case:
     """What the artifact makes of the inputs, compared."""
     names = [port.name for port in loaded.outputs]
@@ -198,7 +203,7 @@ def _answer(
         )
     found = loaded.run(names, dict(question.feeds))
     checks = tuple(
-        _check(name, actual, question.expected[name], tolerance)
+        _check(name, actual, question.expected[name], tolerance, stepped)
         for name, actual in zip(names, found, strict=True)
     )
     sizes = testing.dims_of(loaded.inputs, question.feeds)
@@ -210,8 +215,13 @@ def _check(
     actual: npt.NDArray[np.generic],
     expected: npt.NDArray[np.generic],
     override: float | None,
+    stepped: bool,
 ) -> OutputCheck:
+    """`stepped`: the model rounds activations, so that errors are judged by their norm."""
     kind = actual.dtype.name
-    difference = testing.compare(actual, expected)
+    difference = asdict(testing.compare(actual, expected))
+    norm = difference.pop("norm")
     limit = testing.tolerance(kind, override)
-    return OutputCheck(name, kind, actual.shape, **asdict(difference), limit=limit)
+    if stepped and limit and override is None:
+        difference["worst"], limit = norm, testing.QUANTISED_TOLERANCE
+    return OutputCheck(name, kind, actual.shape, **difference, limit=limit)

@@ -6,7 +6,8 @@ The result becomes a weight, or a constant if it has at most 16 elements. Only v
 of the graph reads are computed, with what lies between them and the weights freed as soon as
 nothing needs it. A result may not be larger than 16 MiB or 4.5 times the weights it is made of
 (int8 weights with their scales become four times as large in float32), and a value that merely
-repeats another (broadcast, full) is not written out: reading it would cost more than making it.
+repeats another (broadcast, full) or unpacks it is not written out: reading it would cost more than
+making it.
 """
 
 from __future__ import annotations
@@ -63,9 +64,17 @@ def _foldable(graph: Graph, report: Report) -> set[Node]:
             found.append(node)
     foldable = set(found)
     for node in reversed(found):
-        if node.op in _REPEATS and _elements(node) > SMALL and _is_read(graph, node, foldable):
+        if _repeats(graph, node) and _elements(node) > SMALL and _is_read(graph, node, foldable):
             foldable.discard(node)
     return foldable
+
+
+def _repeats(graph: Graph, node: Node) -> bool:
+    """Whether making the value anew costs less than reading it would."""
+    if node.op in _REPEATS:
+        return True
+    attrs = graph.kernel(node).attrs if node.op == "call_tir" else None
+    return attrs is not None and "graphc.unpacks" in attrs
 
 
 def _is_read(graph: Graph, node: Node, foldable: set[Node]) -> bool:

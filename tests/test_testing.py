@@ -87,7 +87,7 @@ def test_difference() -> None:
     assert d.max_rel == pytest.approx(1e-5, rel=1e-3)
     assert d.worst == pytest.approx(1e-3 / np.sqrt(np.mean(e.astype(float) ** 2)), rel=1e-3)
     assert d.cosine == pytest.approx(1)
-    assert testing.compare(e, e) == testing.Difference(0, 0, pytest.approx(1), 0)
+    assert testing.compare(e, e) == testing.Difference(0, 0, pytest.approx(1), 0, 0)
 
 
 def test_difference_of_what_is_not_finite() -> None:

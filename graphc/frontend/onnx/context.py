@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -113,11 +113,12 @@ class Context:
         args: Sequence[Value],
         shape: Sequence[Expr],
         kernel: str,
-        pattern: int | None = None,
+        attrs: Mapping[str, int] = {},
     ) -> TensorValue:
         """Binds the result of a TE compute over `args`; `kernel` names the PrimFunc.
 
-        `pattern`: what may be fused with it (TVM's OpPatternKind), where TVM would guess wrong.
+        `attrs` are the PrimFunc's: op_pattern, what may be fused with it (TVM's OpPatternKind),
+        where TVM would guess wrong; graphc.unpacks, whose result is not to be kept as a weight.
 
         The compute may use the dimensions of its arguments and of its result. TVM's own emit_te
         knows those of the arguments only, and orders the others by address.
@@ -132,8 +133,8 @@ class Context:
         free = [var for var in variables((*shape, *(e for v in args for e in v.shape)))
                 if var not in bound]  # fmt: skip
         function = s_tir.renew_defs(te.create_prim_func([*inputs, *free, result], "int64"))
-        if pattern is not None:
-            function = function.with_attr("op_pattern", pattern)
+        for key, attr in attrs.items():
+            function = function.with_attr(key, attr)
         call = relax.call_tir(
             self.builder.add_func(function.without_attr("global_symbol"), kernel),
             [*(self.expr(value) for value in args), *free],
@@ -178,7 +179,10 @@ class Context:
         packed = KnownValue(value.name, "uint8", narrow.pack(value.data))
         shape = value.data.shape
         compute = narrow.unpacked(shape, narrow.BY_NAME[value.narrow])
-        return self.emit_te(f"{value.name}.unpacked", compute, [packed], shape, "unpack").var
+        unpacked = self.emit_te(
+            f"{value.name}.unpacked", compute, [packed], shape, "unpack", {"graphc.unpacks": 1}
+        )
+        return unpacked.var
 
     def param(self, name: str, data: np.ndarray, dtype: str) -> relax.Var:
         """A weight: a parameter of the function whose value stays outside."""

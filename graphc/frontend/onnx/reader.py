@@ -23,16 +23,26 @@ def read(path: Path, outputs: tuple[str, ...] = ()) -> tuple[Graph, TensorReader
     """Reads and checks a model; `outputs` are more values to return."""
     file = _bytes(path)
     parts = wire.split(file.data)
-    model = ModelProto()
-    try:
-        model.ParseFromString(parts.structure)
-    except (google.protobuf.message.DecodeError, RecursionError) as error:
-        raise ModelError(f"{path}: not an ONNX model: {error}") from error
+    model = _parsed(path, parts)
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(f"{path}: not an ONNX model, or one without a graph or outputs")
     _check_text(model)
     reader = TensorReader(path, file)
     return _graph(model, parts, reader, outputs), reader
+
+
+def structure(path: Path) -> ModelProto:
+    """The model without its large weights, not checked."""
+    return _parsed(path, wire.split(_bytes(path).data))
+
+
+def _parsed(path: Path, parts: wire.Split) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(parts.structure)
+    except (google.protobuf.message.DecodeError, RecursionError) as error:
+        raise ModelError(f"{path}: not an ONNX model: {error}") from error
+    return model
 
 
 def _check_text(model: ModelProto) -> None:

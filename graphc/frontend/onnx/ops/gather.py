@@ -173,7 +173,9 @@ def _data_interval(context: Context, node: Node) -> Interval | None:
 
 
 TABLE: Table = {
-    ("", "Gather", 1): Operator(_gather, fold=_fold_gather, interval=_data_interval),
+    ("", "Gather", 1): Operator(
+        _gather, fold=_fold_gather, interval=_data_interval, narrow="carries"
+    ),
     ("", "GatherElements", 11): Operator(
         _gather_elements, fold=_fold_gather_elements, interval=_data_interval
     ),

@@ -20,7 +20,7 @@ from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
 
-_OUT_ELEMENTWISE = 4
+_OUT_ELEMENTWISE = {"op_pattern": 4}
 """TVM's OpPatternKind: what follows may be fused; what comes before would be done over and over."""
 
 _BYTES = frozenset({"int8", "uint8"})

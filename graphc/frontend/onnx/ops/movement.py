@@ -256,8 +256,10 @@ TABLE: Table = {
     ("", "Transpose", 1): Operator(_transpose, fold=_fold_transpose, moves="all"),
     ("", "Expand", 8): Operator(_expand, fold=_fold_expand, moves="all"),
     ("", "Tile", 6): Operator(_tile, fold=_fold_tile, moves="all"),
-    ("", "Concat", 4): Operator(_concat, fold=_fold_concat, interval=_concat_interval),
-    ("", "Split", 2): Operator(_split),
+    ("", "Concat", 4): Operator(
+        _concat, fold=_fold_concat, interval=_concat_interval, narrow="carries"
+    ),
+    ("", "Split", 2): Operator(_split, narrow="carries"),
     ("", "DepthToSpace", 1): Operator(_blocks),
     ("", "SpaceToDepth", 1): Operator(_blocks),
 }
