@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from tvm import relax
 
 from graphc.errors import ModelError, UnsupportedError
@@ -21,10 +21,13 @@ from graphc.frontend.onnx.node import NARROW_VALUE, Node
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
 from graphc.frontend.onnx.table import Registry
 from graphc.frontend.onnx.tensors import TensorReader
+from graphc.frontend.onnx.unroll import reads, unroll
 from graphc.frontend.onnx.values import KnownValue, TensorValue, Value
 from graphc.ir import Expr, Model, Port, Signature
 
 _MAX_ATTEMPTS = 64
+# Nodes in chosen branches and written-out iterations; a nest of loops multiplies.
+_MAX_WRITTEN_OUT = 20_000
 # What numpy, onnx and TVM raise for input that no check of ours refused. An AssertionError is a
 # fault of our own and stays one.
 _UNFORESEEN = (
@@ -63,6 +66,7 @@ class _Attempt:
         self._symbols = symbols
         self._context = Context(symbols, frozenset(graph.outputs))
         self._blockers: list[str] = []
+        self._written_out = 0
 
     def run(self, source: str) -> Model:
         context, graph = self._context, self._graph
@@ -188,7 +192,8 @@ class _Attempt:
             return
         version = opsets[domain]
         operator = self._registry.find(domain, proto.op_type, version)
-        if operator is None:
+        flows = domain == "" and reads(proto.op_type, version)
+        if operator is None and not flows:
             body = standard_body(proto, version, inputs)
             if body is None:
                 raise UnsupportedError(f"{label}: its inputs' types have no compiled form")
@@ -203,9 +208,43 @@ class _Attempt:
             outputs=tuple(f"{prefix}{name}" if name else "" for name in proto.output),
             attributes=self._attributes(proto),
         )
-        for name, value in zip(proto.output, made(self._context, operator, node), strict=False):
+        results: Sequence[Value | None]
+        if operator is None:
+
+            def run(graph: GraphProto, given: Mapping[str, Value | None], at: str) -> list[Value]:
+                return self._subgraph(graph, opsets, {**scope, **given}, f"{label}: {at}")
+
+            results = unroll(self._context, node, run)
+        else:
+            results = made(self._context, operator, node)
+        for name, value in zip(proto.output, results, strict=False):
             if name:
                 scope[name] = value
+
+    def _subgraph(
+        self,
+        graph: GraphProto,
+        opsets: Mapping[str, int],
+        scope: dict[str, Value | None],
+        prefix: str,
+    ) -> list[Value]:
+        """The outputs of a branch or of an iteration; `scope` has what is around it."""
+        self._written_out += len(graph.node) + 1
+        if self._written_out > _MAX_WRITTEN_OUT:
+            raise UnsupportedError(
+                f"{prefix}branches and iterations make more than {_MAX_WRITTEN_OUT} nodes"
+            )
+        for tensor in graph.initializer:
+            data = self._reader.read(tensor)
+            scope[tensor.name] = KnownValue(f"{prefix}{tensor.name}", str(data.dtype), data)
+        self._nodes(in_order(graph.node, scope), opsets, scope, prefix)
+        results = [scope.get(info.name) for info in graph.output]
+        found = [value for value in results if value is not None]
+        if len(found) != len(results):
+            if self._blockers:
+                raise UnsupportedError(self._blockers.pop())
+            raise ModelError(f"{prefix}an output of its graph is made by no node")
+        return found
 
     def _call(
         self,

@@ -11,6 +11,7 @@ from graphc.errors import ModelError
 from graphc.frontend.onnx.functions import Body, own_body, standard_body
 from graphc.frontend.onnx.graph import Graph, describe, domain_of
 from graphc.frontend.onnx.table import Registry
+from graphc.frontend.onnx.unroll import reads
 
 MAX_DEPTH = 16
 """Functions in functions; also what stops a function that calls itself."""
@@ -75,6 +76,8 @@ class _Scan:
                 f"{describe(node)}: the model does not say which version of domain {domain!r} it "
                 "uses: add it to opset_import"
             )
+        elif domain == "" and reads(node.op_type, version):
+            pass  # its graphs are walked like all
         elif self._registry.find(domain, node.op_type, version) is None:
             expandable = depth < MAX_DEPTH and not has_graph
             body = standard_body(node, version, None) if expandable else None

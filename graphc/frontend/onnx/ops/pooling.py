@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.loops import cell, emit_loops, get, load, nest, number, put, store, when
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.ops.windows import Window, positions, spatial, window
 from graphc.frontend.onnx.table import Convert, Operator, Result, Table
@@ -36,10 +38,10 @@ def _window(context: Context, node: Node, value: Value) -> tuple[Window, list[Ex
 
 
 def _max_pool(context: Context, node: Node) -> Result:
-    if any(node.outputs[1:]):
-        raise node.unsupported("the indices of a maximum pooling are not compiled")
     value = _input(node)
     given, extents = _window(context, node, value)
+    if any(node.outputs[1:]):
+        return _max_with_places(context, node, value, given, extents)
     lowest = tirx.min_value(value.dtype)
     if value.dtype in FLOATS:
         lowest = tirx.const(-np.inf, value.dtype)
@@ -49,6 +51,48 @@ def _max_pool(context: Context, node: Node) -> Result:
 
     shape = [*value.shape[:2], *extents]
     return context.emit_te(node.outputs[0], max_pool, [value], shape, "max_pool")
+
+
+def _max_with_places(
+    context: Context, node: Node, value: Value, given: Window, extents: Sequence[Expr]
+) -> Result:
+    """The first largest element of each window, and where it lies in the flattened tensor.
+
+    With storage_order 1 the place counts the spatial axes with the first one innermost.
+    """
+    spatial_axes = list(range(value.rank - 2))
+    if node.integer("storage_order", 0):
+        spatial_axes.reverse()
+    shape, dtype = [*value.shape[:2], *extents], value.dtype
+    lowest = tirx.const(-np.inf, dtype) if dtype in FLOATS else tirx.min_value(dtype)
+
+    def body(inputs: list[Any], outputs: list[Any]) -> None:
+        (x,), (y, places) = inputs, outputs
+        with nest(shape) as (batch, channel, *at):
+            top, found = cell(dtype, lowest), cell("int64", number(-1))
+            with nest(given.kernel) as taps:
+                index = [
+                    at[k] * given.strides[k] + taps[k] * given.dilations[k] - given.before[k]
+                    for k in range(len(at))
+                ]
+                inside = tirx.all(
+                    *(t for k, i in enumerate(index) for t in (i >= 0, i < value.shape[k + 2]))
+                )
+                with when(inside):
+                    new = load(x, [batch, channel, *index])
+                    with when(tirx.any(get(found) < 0, new > get(top))):
+                        put(top, new)
+                        place: Any = batch * value.shape[1] + channel
+                        for k in spatial_axes:
+                            place = place * value.shape[k + 2] + index[k]
+                        put(found, place)
+            store(y, [batch, channel, *at], get(top))
+            store(places, [batch, channel, *at], get(found))
+
+    return emit_loops(
+        context, node.outputs[:2], [value], [(dtype, shape), ("int64", shape)], body,
+        "max_pool_indices",
+    )  # fmt: skip
 
 
 def _reduced(

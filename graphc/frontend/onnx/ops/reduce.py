@@ -34,11 +34,17 @@ def _reduce(reduce: _Reduce, as_input: int = 18) -> Convert:
 
     def convert(context: Context, node: Node) -> Result:
         value = node.input(0)
-        node.need_number(value)
         axes = _axes(context, node, value.rank, as_input)
         keep = bool(node.integer("keepdims", 1))
         if axes is None:
             axes = ()
+        if value.dtype == "bool" and node.op_type in ("ReduceMax", "ReduceMin"):
+            name = node.outputs[0]
+            wide = context.emit(op.astype(context.expr(value), "uint8"), f"{name}.wide").var
+            found = reduce(context, node, wide, "uint8", list(axes), keep)
+            found = context.emit(found, f"{name}.found").var
+            return op.not_equal(found, context.constant(0, "uint8"))
+        node.need_number(value)
         return reduce(context, node, context.expr(value), value.dtype, list(axes), keep)
 
     return convert

@@ -52,6 +52,7 @@ class Kind:
     cubic: float
     exclude: bool
     outside: float
+    antialias: bool = False
 
 
 def _resize(context: Context, node: Node) -> Result:
@@ -69,9 +70,10 @@ def _resize(context: Context, node: Node) -> Result:
         cubic=node.number("cubic_coeff_a", -0.75),
         exclude=bool(node.integer("exclude_outside", 0)),
         outside=node.number("extrapolation_value", 0.0),
+        antialias=bool(node.integer("antialias", 0)),
     )
-    if node.integer("antialias", 0):
-        raise node.unsupported("antialias is not compiled")
+    if kind.antialias and kind.mode == "nearest":
+        raise node.error("antialias needs linear or cubic interpolation")
     if kind.mode != "nearest" and value.dtype not in FLOATS:
         raise node.unsupported(f"{kind.mode} resizing of {value.dtype} is not compiled")
     return _along(context, node, value, kind, _axes(context, node, value, kind))
@@ -217,7 +219,7 @@ def _along(context: Context, node: Node, value: Value, kind: Kind, axes: list[Ax
         last = number == len(work) - 1
         value = context.emit_te(
             name if last else f"{name}.{axis.axis}",
-            _one_axis(value, kind, axis, shape),
+            _one_axis(node, value, kind, axis, shape),
             [value],
             shape,
             f"resize_{kind.mode}",
@@ -226,7 +228,7 @@ def _along(context: Context, node: Node, value: Value, kind: Kind, axes: list[Ax
 
 
 def _one_axis(
-    value: Value, kind: Kind, axis: Axis, shape: list[Expr]
+    node: Node, value: Value, kind: Kind, axis: Axis, shape: list[Expr]
 ) -> Callable[[te.Tensor], te.Tensor]:
     dtype = value.dtype if value.dtype in ("float32", "float64") else "float32"
 
@@ -245,6 +247,8 @@ def _one_axis(
                 base = tirx.floor(position)
                 first = tirx.Cast("int64", base)
                 weights = _weights(kind, axis, first, position - base)
+                if kind.antialias:
+                    weights = _wide_weights(node, kind, axis, first, position - base)
                 total = tirx.const(0, dtype)
                 for offset, weight in weights:
                     total = total + tirx.Cast(dtype, tap(first + offset)) * weight
@@ -355,6 +359,45 @@ def _weights(
     for weight in kept[1:]:
         total = total + weight
     return [(offset, weight / total) for (offset, _), weight in zip(weights, kept, strict=True)]
+
+
+def _wide_weights(
+    node: Node, kind: Kind, axis: Axis, first: tirx.Expr, fraction: tirx.Expr
+) -> list[tuple[int, tirx.Expr]]:
+    """Antialiasing: a kernel as much wider as the axis shrinks; its weights always sum to 1."""
+    if axis.scale is not None:
+        scale = axis.scale
+    elif isinstance(axis.length, int) and isinstance(axis.extent, int):
+        scale = axis.length / axis.extent
+    else:
+        raise node.unsupported("antialiasing an axis that is not fixed is not compiled")
+    scale = min(scale, 1.0)
+    reach = 1 if kind.mode == "linear" else 2
+    if scale < reach / 64:
+        raise node.unsupported(f"antialiasing a scale of {scale} is not compiled")
+    start = int(np.floor(-reach / scale)) + 1
+    one, zero = _float(1.0), _float(0.0)
+
+    def weight(offset: int) -> tirx.Expr:
+        distance = tirx.abs((_float(float(offset)) - fraction) * _float(scale))
+        if kind.mode == "linear":
+            return tirx.max(one - distance, zero)
+        a = kind.cubic
+        near = ((_float(a + 2) * distance - _float(a + 3)) * distance) * distance + one
+        far = ((_float(a) * distance - _float(5 * a)) * distance + _float(8 * a)) * distance
+        far = tirx.Select(distance < _float(2.0), far - _float(4 * a), zero)
+        return tirx.Select(distance <= one, near, far)
+
+    weights = [(offset, weight(offset)) for offset in range(start, 2 - start)]
+    if kind.exclude:
+        weights = [
+            (k, tirx.if_then_else(tirx.all(first + k >= 0, first + k < axis.extent), v, zero))
+            for k, v in weights
+        ]
+    total = weights[0][1]
+    for _, part in weights[1:]:
+        total = total + part
+    return [(offset, part / total) for offset, part in weights]
 
 
 TABLE: Table = {

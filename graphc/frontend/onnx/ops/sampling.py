@@ -40,13 +40,28 @@ def _grid_sample(context: Context, node: Node) -> Result:
     kind = "float64" if "float64" in (dtype, grid.dtype) else "float32"
     shape = [*value.shape[:2], *grid.shape[1:-1]]
 
+    def find_places(inputs: list[Any], outputs: list[Any]) -> None:
+        (given, _), (places,) = inputs, outputs
+        with nest(grid.shape[:-1]) as at:
+            for axis in range(count):
+                raw = tirx.Cast(kind, load(given, [*at, number(count - 1 - axis)]))
+                place = _place(raw, value.shape[2 + axis], kind, names.get(mode, mode), padding,
+                               aligned)  # fmt: skip
+                store(places, [*at, number(axis)], place)
+
+    # Apart from what reads them: written out for every tap, places grow out of hand.
+    (found,) = emit_loops(
+        context, [f"{node.outputs[0]}.places"], [grid, value], [(kind, grid.shape)], find_places,
+        "grid_places",
+    )  # fmt: skip
+
     def grid_sample(x: te.Tensor, places: te.Tensor) -> te.Tensor:
         def element(batch: Any, channel: Any, *at: Any) -> Any:
             taps = []
             for axis in range(count):
-                raw = tirx.Cast(kind, places(batch, *at, number(count - 1 - axis)))
+                place = places(batch, *at, number(axis))
                 extent = value.shape[2 + axis]
-                taps.append(_taps(raw, extent, kind, names.get(mode, mode), padding, aligned))
+                taps.append(_taps(place, extent, kind, names.get(mode, mode), padding, aligned))
             total = tirx.const(0, kind)
             for combination in itertools.product(*taps):
                 index = [tap[0] for tap in combination]
@@ -62,16 +77,14 @@ def _grid_sample(context: Context, node: Node) -> Result:
 
         return te.compute(tuple(shape), element, name="grid_sample")
 
-    return context.emit_te(node.outputs[0], grid_sample, [value, grid], shape, "grid_sample")
+    return context.emit_te(node.outputs[0], grid_sample, [value, found], shape, "grid_sample")
 
 
-def _taps(raw: Any, extent: Expr, kind: str, mode: str, padding: str, aligned: bool) -> list[Tap]:
-    """The elements along one axis that a place is interpolated from."""
-    size = tirx.Cast(kind, extent) if not isinstance(extent, int) else tirx.const(extent, kind)
+def _place(raw: Any, extent: Expr, kind: str, mode: str, padding: str, aligned: bool) -> Any:
+    """A place in [-1, 1] as one between the elements of an axis."""
+    size, low, high = _borders(extent, kind, aligned)
     one, half = tirx.const(1, kind), tirx.const(0.5, kind)
     place = (raw + one) * half * (size - one) if aligned else ((raw + one) * size - one) * half
-    low = tirx.const(0, kind) if aligned else -half
-    high = size - one if aligned else size - half
     if mode == "nearest":
         place = tirx.nearbyint(place)
     outside = tirx.any(place < low, place > high)
@@ -80,11 +93,26 @@ def _taps(raw: Any, extent: Expr, kind: str, mode: str, padding: str, aligned: b
         place = tirx.Select(outside, clamped, place)
     elif padding == "reflection":
         place = tirx.Select(outside, _reflected(place, low, high, kind), place)
-    # A place may be anything, NaN too: far from the tensor all that matters is that it is outside.
-    bound = size + tirx.const(8, kind)
-    place = tirx.Select(tirx.all(place > -bound, place < bound), place, -bound)
     if mode == "nearest":
         place = tirx.nearbyint(place)  # reflected by a border between two elements
+    # A place may be anything, NaN too: far from the tensor all that matters is that it is outside.
+    bound = size + tirx.const(8, kind)
+    return tirx.Select(tirx.all(place > -bound, place < bound), place, -bound)
+
+
+def _borders(extent: Expr, kind: str, aligned: bool) -> tuple[Any, Any, Any]:
+    """The extent, and the first and the last place of the tensor."""
+    size = tirx.Cast(kind, extent) if not isinstance(extent, int) else tirx.const(extent, kind)
+    if aligned:
+        return size, tirx.const(0, kind), size - tirx.const(1, kind)
+    return size, tirx.const(-0.5, kind), size - tirx.const(0.5, kind)
+
+
+def _taps(place: Any, extent: Expr, kind: str, mode: str, padding: str, aligned: bool) -> list[Tap]:
+    """The elements along one axis that a place is interpolated from."""
+    _, low, high = _borders(extent, kind, aligned)
+    one = tirx.const(1, kind)
+    if mode == "nearest":
         return [_tap(tirx.Cast("int64", place), one, extent, padding, low, high, kind)]
     base = tirx.floor(place)
     part = place - base

@@ -74,6 +74,22 @@ def _softplus(m: _Maths, node: Node) -> relax.Expr:
     return op.add(m(op.maximum, m.x, 0.0), m(op.log, m(op.add, decayed, 1.0)))
 
 
+def _sinh(m: _Maths, node: Node) -> relax.Expr:
+    """(e^x - e^-x) / 2, near 0 by its series, where the difference would cancel."""
+    grown, decayed = m(op.exp, m.x), m(op.exp, m(op.negative, m.x))
+    far = m(op.multiply, m(op.subtract, grown, decayed), 0.5)
+    square = m(op.multiply, m.x, m.x)
+    series = m(op.add, m(op.multiply, square, 1 / 5040), 1 / 120)
+    series = m(op.add, m(op.multiply, series, square), 1 / 6)
+    near = m(op.add, m.x, m(op.multiply, m(op.multiply, m.x, square), series))
+    return op.where(m(op.less, m(op.abs, m.x), 0.5), near, far)
+
+
+def _cosh(m: _Maths, node: Node) -> relax.Expr:
+    grown, decayed = m(op.exp, m.x), m(op.exp, m(op.negative, m.x))
+    return op.multiply(m(op.add, grown, decayed), m.number(0.5))
+
+
 def _leaky_relu(m: _Maths, node: Node) -> relax.Expr:
     alpha = node.number("alpha", 0.01)
     return op.where(m(op.less, m.x, 0.0), m(op.multiply, m.x, alpha), m.x)
@@ -270,8 +286,8 @@ TABLE: Table = {
     ("", "Asin", 7): Operator(_unary(op.asin)),
     ("", "Acos", 7): Operator(_unary(op.acos)),
     ("", "Atan", 7): Operator(_unary(op.atan)),
-    ("", "Sinh", 9): Operator(_unary(op.sinh)),
-    ("", "Cosh", 9): Operator(_unary(op.cosh)),
+    ("", "Sinh", 9): Operator(_maths(_sinh)),
+    ("", "Cosh", 9): Operator(_maths(_cosh)),
     ("", "Asinh", 9): Operator(_unary(op.asinh)),
     ("", "Acosh", 9): Operator(_unary(op.acosh)),
     ("", "Atanh", 9): Operator(_unary(op.atanh)),
