@@ -53,6 +53,9 @@ def _norm(graph: Graph, node: Node, report: Report) -> Node | None:
         report.miss(f"rms_norm: {node.name} not recognised: {refusal}")
         return None
     axes = reduced_axes(match["mean"])
+    if len(axes) == x.rank:
+        report.miss(f"rms_norm: {node.name} not recognised: no axis is left for rows")
+        return None
     shape = tuple(int(x.shape[axis]) for axis in axes)
     gamma = graph.constant(np.ones(shape, numpy_dtype(x.dtype)), "rms_norm.one")
     last = [axis - x.rank for axis in axes]

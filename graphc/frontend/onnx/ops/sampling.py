@@ -89,7 +89,9 @@ def _place(raw: Any, extent: Expr, kind: str, mode: str, padding: str, aligned: 
         place = tirx.nearbyint(place)
     outside = tirx.any(place < low, place > high)
     if padding == "border":
-        clamped = tirx.min(tirx.max(place, tirx.const(0, kind)), size - one)
+        # Cubic interpolation outside leans on the border's elements, as in torch: three of them.
+        room = tirx.const(3 if mode == "cubic" else 0, kind)
+        clamped = tirx.min(tirx.max(place, -room), size - one + room)
         place = tirx.Select(outside, clamped, place)
     elif padding == "reflection":
         place = tirx.Select(outside, _reflected(place, low, high, kind), place)
