@@ -92,9 +92,12 @@ class Draft:
         """
         for name, source in _COPIES.items():
             self.write_file(name, source.read_bytes())
+        own = (LIBRARY, RUNNER, *_COPIES)
+        present = sorted(place.name for place in self.path.iterdir() if place.is_file())
+        kept = [name for name in present if name not in (*own, MANIFEST, WEIGHTS)]
         files = tuple(
             FileInfo(name, (self.path / name).stat().st_size, _digest(self.path / name))
-            for name in (LIBRARY, RUNNER, *_COPIES)
+            for name in (*own, *kept)
             if (self.path / name).exists()
         )
         written = replace(

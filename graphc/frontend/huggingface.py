@@ -97,16 +97,33 @@ def build(path: Path) -> tuple[torch.nn.Module, dict[str, Input]]:
     for part in (config, getattr(config, "text_config", None), getattr(config, "decoder", None)):
         if part is not None and getattr(part, "use_cache", None):
             part.use_cache = False
-    try:
-        with quiet():
-            module = kind.from_pretrained(
-                path, config=config, local_files_only=True, dtype=torch.float32
+    with quiet():
+        module, missing = _loaded(kind, config, path, {"dtype": torch.float32})
+        if missing and all(name.startswith("pooler.") for name in missing):
+            module, missing = _loaded(
+                kind, config, path, {"dtype": torch.float32, "add_pooling_layer": False}
             )
-    except Exception as error:
-        raise ModelError(f"{path}: transformers cannot load it: {_brief(error)}") from error
+    if missing:
+        raise ModelError(
+            f"{path}: it has no weights for {', '.join(missing[:3])} ({len(missing)} in all) that "
+            f"{type(module).__name__} needs: name the class that was saved in config.json"
+        )
     module = module.eval().requires_grad_(False)
     dense_experts(module)
     return module, _inputs(module, path)
+
+
+def _loaded(
+    kind: Any, config: Any, path: Path, options: Mapping[str, Any]
+) -> tuple[Any, list[str]]:
+    """The module, and the weights that the folder does not have."""
+    try:
+        module, report = kind.from_pretrained(
+            path, config=config, local_files_only=True, output_loading_info=True, **options
+        )
+    except Exception as error:
+        raise ModelError(f"{path}: transformers cannot load it: {_brief(error)}") from error
+    return module, sorted(report["missing_keys"])
 
 
 def dense_experts(module: Any) -> None:
