@@ -37,15 +37,10 @@ def test_rotary_embedding(tmp_path: Path) -> None:
     compare(cases, tmp_path)
 
 
-def test_group_query_attention(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    compare([attention_cases.group_query(rng) for _ in range(6)], tmp_path)
-
-
 @pytest.mark.parametrize("make", [attention_cases.attention, attention_cases.multi_head])
 def test_attention(tmp_path: Path, make: Callable[[np.random.Generator], Case]) -> None:
     rng = np.random.default_rng(1)
-    cases = [make(rng) for _ in range(4)]
+    cases = [make(rng) for _ in range(3)]
     model = compare(cases, tmp_path)
     exposed = sum(case.outputs == 4 for case in cases)
     assert model.statistics["recognise_attention"] == len(cases) - exposed

@@ -14,7 +14,7 @@ MAKERS = [
     (quantized_cases.integer_to_float, 3, 2e-5),
     (quantized_cases.dynamic, 3, 2e-5),
     (quantized_cases.gemm, 3, 2e-5),
-    (quantized_cases.attention, 2, 1e-4),
+    (quantized_cases.attention, 1, 1e-4),
     (quantized_cases.pointwise, 9, 2e-5),
     (quantized_cases.linear, 4, 2e-5),
 ]

@@ -15,6 +15,7 @@ from tvm.relax import op
 
 from graphc.frontend.onnx.context import scalar
 from graphc.frontend.onnx.contrib.formula import Formula
+from graphc.frontend.onnx.symbols import same
 from graphc.ir import Expr
 
 
@@ -68,11 +69,21 @@ def attend(
     if rule.softcap:
         capped = f(op.tanh, f(op.divide, scores, float(rule.softcap)))
         scores = f(op.multiply, capped, float(rule.softcap))
-    for bias in rule.biases:
-        scores = f(op.add, scores, f.cast(bias, wide), shape=shape)
+    if rule.biases:
+        # Among themselves first, as ONNX Runtime does: where all keys are masked it shows.
+        total = f.cast(rule.biases[0], wide)
+        for bias in rule.biases[1:]:
+            total = _sum(f, total, f.cast(bias, wide))
+        scores = f(op.add, scores, total, shape=shape)
     weights = _softmax(f, scores, rule.sink, shape)
     result = f.cast(f(op.matmul, weights, v), dtype)
     return Attended(result, scores, weights)
+
+
+def _sum(f: Formula, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    """Of biases that are broadcast along different axes."""
+    shape = [y if same(x, 1) else x for x, y in zip(dims(a), dims(b), strict=True)]
+    return f(op.add, a, b, shape=shape)
 
 
 def _softmax(
