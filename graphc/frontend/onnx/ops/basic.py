@@ -46,6 +46,12 @@ def renamed(value: Value, name: str) -> Value:
     return value
 
 
+def _has_element(context: Context, node: Node) -> Result:
+    """Whether an optional value is there; only tensors are compiled, so it is seen now."""
+    there = np.array(node.optional(0) is not None)
+    return KnownValue(node.outputs[0], "bool", there)
+
+
 def _dropout(context: Context, node: Node) -> Result:
     value = node.input(0)
     training = node.optional(2)
@@ -71,5 +77,7 @@ def _fold_identity(
 TABLE: Table = {
     ("", "Constant", 1): Operator(_constant),
     ("", "Identity", 1): Operator(_identity, fold=_fold_identity, moves="all"),
+    ("", "OptionalHasElement", 18): Operator(_has_element),
+    ("", "OptionalGetElement", 18): Operator(_identity, moves="all"),
     ("", "Dropout", 7): Operator(_dropout),
 }

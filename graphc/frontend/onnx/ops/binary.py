@@ -100,11 +100,26 @@ def _modulo(context: Context, node: Node) -> Result:
     node.same_dtype(left, right)
     node.need_number(left)
     fmod = node.integer("fmod", 0)
-    if left.dtype in FLOATS and not fmod:
-        raise node.error("floating-point operands need fmod=1")
     (a, b), _ = context.broadcast(node, left, right)
+    if left.dtype in FLOATS and not fmod:
+        return _floor_modulo(context, node, a, b, left.dtype)
     b = _safe_divisor(context, node, right, b)
     return op.mod(a, b) if fmod else op.floor_mod(a, b)
+
+
+def _floor_modulo(
+    context: Context, node: Node, a: relax.Expr, b: relax.Expr, dtype: str
+) -> relax.Expr:
+    """The exact remainder, moved by one divisor where its sign is not the divisor's."""
+    name, zero = node.outputs[0], context.constant(0, dtype)
+    rest = context.emit(op.mod(a, b), f"{name}.rest").var
+    below = context.emit(op.less(rest, zero), f"{name}.below").var
+    backwards = context.emit(op.less(b, zero), f"{name}.backwards").var
+    # A remainder of 0 is right whatever the divisor's sign.
+    differ = context.emit(op.logical_xor(below, backwards), f"{name}.differ").var
+    some = context.emit(op.not_equal(rest, zero), f"{name}.some").var
+    wrong = context.emit(op.logical_and(differ, some), f"{name}.wrong").var
+    return op.where(wrong, context.emit(op.add(rest, b), f"{name}.moved").var, rest)
 
 
 def _numpy_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
