@@ -24,10 +24,12 @@ TOLERANCES: Final[Mapping[str, float]] = {
 }
 
 
-QUANTISED_TOLERANCE: Final = 0.25
+QUANTISED_TOLERANCE: Final = 0.5
 """What the norm of a float output's error may be, over the output's, when the model rounds its
-activations to 8 bits: a last place that differs becomes a step of 1/255. Two settings of ONNX
-Runtime differ by up to 0.13 on a real encoder with random tokens."""
+activations to 8 bits: a last place that differs becomes a step of 1/255, and steps add up. With
+random tokens ONNX Runtime differs from itself by 0.13 between two settings on T5's encoder, and by
+0.33 on its decoder when a norm's weights change by one last place. A wrong operator gives about 1.
+"""
 
 
 class PortLike(Protocol):
