@@ -36,7 +36,8 @@ def _cast(context: Context, node: Node) -> Result:
     if value.narrow == target.narrow and value.dtype == target.carrier:
         return value
     if not target.narrow and not (value.narrow and narrow.BY_NAME[value.narrow].is_float):
-        return cast(context, value, target.carrier)
+        plain = cast(context, value, target.carrier)
+        return plain if isinstance(plain, relax.Expr) else replace(plain, narrow="")
     made = _cast_narrow(context, node, value, target)
     return replace(made, narrow=target.narrow)
 

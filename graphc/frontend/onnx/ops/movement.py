@@ -237,7 +237,8 @@ def _blocks(context: Context, node: Node) -> Result:
     if node.op_type == "SpaceToDepth":
         rows, columns = by_block(h, block), by_block(w, block)
         split: list[Expr] = [n, c, rows, block, columns, block]
-        order = [0, 3, 5, 1, 2, 4]
+        mode = node.choice("mode", "DCR", ("DCR", "CRD"))
+        order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
         target = [n, context.symbols.product([c, block * block]), rows, columns]
     else:
         mode = node.choice("mode", "DCR", ("DCR", "CRD"))
