@@ -88,8 +88,8 @@ def nbits(bits: int, size: int, inner: int, zeros: str, bias: bool, dtype: str, 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_matmul_nbits(tmp_path: Path, bits: int) -> None:
-    choices = [(16, 96, "packed"), (32, 50, "plain"), (64, 96, ""), (32, 96, "packed"),
-               (128, 64, "packed"), (16, 50, "")]  # fmt: skip
+    choices = [(16, 96, "packed"), (32, 50, "plain"), (64, 96, ""), (128, 64, "packed"),
+               (16, 50, "")]  # fmt: skip
     cases = []
     for number, (size, inner, zeros) in enumerate(choices):
         if bits == 8 and zeros == "plain":
