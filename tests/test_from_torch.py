@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,12 @@ def test_check_lists_what_a_pt2_file_holds_that_is_not_compiled(
     done = graphc_cli("check", str(path))
     assert done.status == 2
     assert "linalg_qr" in done.err and "test_from_torch.py:" in done.err
+
+
+def test_without_torch_it_says_how_to_install_it(
+    tmp_path: Path, graphc_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "pip install 'graphc[torch]'" in graphc_cli.refused("check", path)
