@@ -62,6 +62,8 @@ def _recognise(graph: Graph, report: Report) -> None:
 
 
 def _norm(graph: Graph, node: Node, report: Report) -> Node | None:
+    if node.dtype == "float64":
+        return None  # TVM's operator is for float32
     outer = _NORMALISED.find(graph, node)
     inner = _CENTRED.find(graph, outer["c"]) if outer is not None else None
     if outer is None or inner is None:

@@ -103,6 +103,10 @@ def _modulo(context: Context, node: Node) -> Result:
     (a, b), _ = context.broadcast(node, left, right)
     if left.dtype in FLOATS and not fmod:
         return _floor_modulo(context, node, a, b, left.dtype)
+    if left.dtype == "bfloat16":  # a remainder of two has no more digits than they have
+        name = node.outputs[0]
+        wide = [context.emit(op.astype(x, "float32"), f"{name}.float").var for x in (a, b)]
+        return op.astype(context.emit(op.mod(*wide), f"{name}.rest").var, left.dtype)
     b = _safe_divisor(context, node, right, b)
     return op.mod(a, b) if fmod else op.floor_mod(a, b)
 

@@ -32,9 +32,34 @@ def _layer_norm(context: Context, node: Node) -> Result:
     shape = value.shape[axis:]
     gamma = _parameter(context, node, scale, shape, wide.dtype)
     beta = _parameter(context, node, bias or _zeros(scale), shape, wide.dtype)
-    call = op.nn.layer_norm(context.expr(wide), gamma, beta, axes, epsilon)
+    if wide.dtype == "float64":  # TVM's operator is for float32
+        call = _in_double(context, node, wide, (gamma, beta), axes, epsilon)
+    else:
+        call = op.nn.layer_norm(context.expr(wide), gamma, beta, axes, epsilon)
     result = _narrow(context, node, call, value.dtype)
     return [result, mean, inverse][: max(len(node.outputs), 1)]
+
+
+def _in_double(
+    context: Context,
+    node: Node,
+    value: Value,
+    parameters: tuple[relax.Expr, relax.Expr],
+    axes: list[int],
+    epsilon: float,
+) -> relax.Expr:
+    """The formula, operator by operator."""
+    name = f"{node.outputs[0]}.double"
+    x = context.expr(value)
+    mean = context.emit(op.mean(x, axes, keepdims=True), f"{name}.mean").var
+    centred = context.emit(op.subtract(x, mean), f"{name}.centred").var
+    square = context.emit(op.square(centred), f"{name}.square").var
+    variance = context.emit(op.mean(square, axes, keepdims=True), f"{name}.variance").var
+    moved = op.add(variance, context.constant(epsilon, value.dtype))
+    deviation = context.emit(op.sqrt(context.emit(moved, f"{name}.moved").var), f"{name}.std").var
+    normal = context.emit(op.divide(centred, deviation), f"{name}.normal").var
+    scaled = context.emit(op.multiply(normal, parameters[0]), f"{name}.scaled").var
+    return op.add(scaled, parameters[1])
 
 
 def _stash(context: Context, node: Node, value: Value) -> Value:

@@ -139,6 +139,8 @@ def _arg(operation: Callable[..., relax.Expr]) -> Convert:
         keep = bool(node.integer("keepdims", 1))
         x = context.expr(value)
         name = node.outputs[0]
+        if value.dtype == "bfloat16":  # every value of it is a float32
+            x = context.emit(op.astype(x, "float32"), f"{name}.float").var
         if not node.integer("select_last_index", 0):
             return op.astype(context.emit(operation(x, axis, keep), f"{name}.first").var, "int64")
         extent = value.shape[axis]

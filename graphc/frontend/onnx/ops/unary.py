@@ -25,9 +25,21 @@ def _unary(operation: Callable[[relax.Expr], relax.Expr], integers: bool = False
             node.need_number(value)
         else:
             node.need_float(value)
+        if value.dtype in _HALVES and operation in _NOT_IN_HALF:
+            name = node.outputs[0]
+            wide = context.emit(op.astype(context.expr(value), "float32"), f"{name}.wide").var
+            result = context.emit(operation(wide), f"{name}.full")
+            return result if result.dtype == "bool" else op.astype(result.var, value.dtype)
         return operation(context.expr(value))
 
     return convert
+
+
+_HALVES = frozenset({"float16", "bfloat16"})
+# What TVM has no half-precision code for.
+_NOT_IN_HALF = frozenset(
+    {op.asin, op.acos, op.atan, op.asinh, op.acosh, op.atanh, op.sinh, op.cosh, op.isnan}
+)
 
 
 class _Maths:
