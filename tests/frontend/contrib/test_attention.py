@@ -8,7 +8,7 @@ from pathlib import Path
 import attention_cases
 import numpy as np
 import pytest
-from contrib_models import Case, compare, normal
+from contrib_models import Case, build, compare, compiled, normal, run
 
 RNG = np.random.default_rng(8)
 
@@ -42,3 +42,19 @@ def test_attention(tmp_path: Path, make: Callable[[np.random.Generator], Case]) 
     cases = [make(rng) for _ in range(2)]
     model = compare(cases, tmp_path)
     assert model.statistics["recognise_attention"] == len(cases)
+
+
+def test_packed_projections_are_the_same_apart(tmp_path: Path) -> None:
+    """ONNX Runtime packs q, k and v on GPUs only: compared with the same ones apart."""
+    qkv = normal(RNG, 2, 5, 4, 3, 8)
+    parts = [np.ascontiguousarray(qkv[:, :, :, n]).reshape(2, 5, 32) for n in range(3)]
+    whole = Case("MultiHeadAttention", {"num_heads": 4}).feed(qkv, ("b", "s", 4, 3, 8))
+    half = Case("MultiHeadAttention", {"num_heads": 4}).feed(parts[0], ("b", "s", 32))
+    half.feed(np.ascontiguousarray(qkv[:, :, :, 1:]), ("b", "s", 4, 2, 8))
+    apart = Case("MultiHeadAttention", {"num_heads": 4})
+    for part in parts:
+        apart.feed(part, ("b", "s", 32))
+    model, feeds = build([whole, half, apart])
+    *packed, want = run(compiled(model, tmp_path)[1], feeds)
+    for got in packed:
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

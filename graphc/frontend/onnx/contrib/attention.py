@@ -120,6 +120,7 @@ def _refuse_sharing(node: Node) -> None:
 def _multi_head(context: Context, node: Node) -> Result:
     if node.optional(8) is not None or node.optional(9) is not None:
         raise node.unsupported("caches shared with the outputs (inputs 8 and 9) are not compiled")
+    node.input(0)
     order = [node.optional(index) for index in (0, 1, 2, 3, 6, 7)]
     return _separate(Formula(context, node), order, node.optional(4), node.optional(5))
 
@@ -129,6 +130,7 @@ def _decoder_masked(context: Context, node: Node) -> Result:
     _refuse_sharing(node)
     if any(node.optional(index) is not None for index in (7, 8, 9)):
         raise node.unsupported("caches shared with the outputs (inputs 7 to 9) are not compiled")
+    node.input(0)
     order = [node.optional(index) for index in (0, 1, 2, 10, 5, 6)]
     return _separate(Formula(context, node), order, node.optional(3), node.optional(4))
 
@@ -201,7 +203,8 @@ def _projections(
 
 def _unpacked(f: Formula, packed: Value, heads: int, count: int) -> list[relax.Expr]:
     """[b, s, h, count, d] -> count times [b, s, h, d]"""
-    batch, length, _, _, size = packed.shape
+    batch, length = packed.shape[:2]
+    size = fixed(f.node, packed.shape[4], "the head size")
     x = f.fit(packed, (batch, length, heads, count, size), "the packed projections")
     return [f.reshape(f.slice(x, 3, n, n + 1), [batch, length, heads, size]) for n in range(count)]
 

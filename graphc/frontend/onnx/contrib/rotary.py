@@ -52,7 +52,7 @@ def table_width(node: Node, cosine: Value, sine: Value) -> int:
     node.need_rank(cosine, 2, 2)
     node.need_rank(sine, 2, 2)
     columns = [fixed(node, table.shape[1], "a table's width") for table in (cosine, sine)]
-    if columns[0] != columns[1]:
+    if columns[0] != columns[1] or columns[0] < 1:
         raise node.error(f"its tables have {columns[0]} and {columns[1]} columns")
     return columns[0]
 
