@@ -23,6 +23,8 @@ from graphc.targets.target import Target
 
 OPAQUE = 8  # TVM's OpPatternKind kOpaque: a kernel that nothing is fused with
 
+_HALVES = ("float16", "bfloat16")
+
 # Operators that only change the shape: one of them (reshape) is left for the planner.
 _RESHAPES = {"relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.reshape"}
 
@@ -165,6 +167,10 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
             return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], call.ty)
         if isinstance(callee, relax.Function):
             return self._inline(callee, call)
+        if name == "relax.matmul" and str(call.ty.dtype) in _HALVES:
+            # Half precision is summed in float32: a long row would lose its last terms.
+            wide = self.builder_.emit(relax.op.matmul(*call.args, out_dtype="float32"))
+            return relax.op.astype(wide, str(call.ty.dtype))
         return call
 
     def _inline(self, callee: relax.Function, call: relax.Call) -> relax.Expr:

@@ -185,3 +185,16 @@ def test_extremes_of_infinities(keepdims: bool) -> None:
     highest, lowest = run([x])
     np.testing.assert_array_equal(highest, x.max(1, keepdims=keepdims))
     np.testing.assert_array_equal(lowest, x.min(keepdims=keepdims))
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    """4096 products: summed in float16, a total above 1000 would not grow by less than 1/2."""
+    model = make(
+        {"x": (("n", 4096), "float16"), "y": ((4096, 8), "float16")},
+        {},
+        lambda _, x, y: op.matmul(x, y),
+    )
+    random = np.random.default_rng(4)
+    x, y = random.random((3, 4096)).astype("float16"), random.random((4096, 8)).astype("float16")
+    (got,) = Compiled(model)([x, y])
+    np.testing.assert_allclose(got.astype(float), double(x) @ double(y), rtol=1e-3)
