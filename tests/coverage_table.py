@@ -138,7 +138,9 @@ def _by_onnx(architecture: Architecture) -> str:
 
 def _short(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    line = lines[1] if len(lines) > 1 and "does not compile" in lines[0] else lines[0]
+    headline = "does not compile" in lines[0] or "Constraints violated" in lines[0]
+    line = (lines[1] if len(lines) > 1 and headline else lines[0]).removeprefix("- ")
+    line = line.partition(". If you")[0]
     return f"{line[:117]}..." if len(line) > 120 else line
 
 
