@@ -225,19 +225,28 @@ def test_all_blockers_at_once(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["x", "x"], ["a"], name="mine", domain="my.domain"),
         helper.make_node("NonZero", ["a"], ["b"], name="data"),
-        helper.make_node("Loop", ["", "", "b"], ["y"], name="loop", body=_body()),
+        helper.make_node("RandomUniformLike", ["b"], ["y"], name="random"),
     ]
     model = build(nodes, X, ["y"])
     model.opset_import.append(helper.make_opsetid("my.domain", 3))
     path = _save(model, tmp_path)
     with pytest.raises(UnsupportedError) as caught:
         load(path)
-    mine, data, loop = caught.value.blockers
+    mine, data, random = caught.value.blockers
     assert "'mine'" in mine and "my.domain::Add" in mine and "3 of my.domain" in mine
     assert "'data'" in data and "NonZero" in data and "20 of ai.onnx" in data
-    assert "'loop'" in loop
+    assert "'random'" in random
     report = check(path)
     assert not report.ok and report.blockers == caught.value.blockers
+
+
+def test_flow_that_depends_on_inputs_is_a_blocker(tmp_path: Path) -> None:
+    node = helper.make_node("Loop", ["", "going", "x"], ["y"], name="loop", body=_body())
+    model = build([node], {**X, "going": ("bool", ())}, ["y"])
+    with pytest.raises(UnsupportedError) as caught:
+        load(_save(model, tmp_path))
+    (reason,) = caught.value.blockers
+    assert "'loop'" in reason and "its condition depends on the values of the inputs" in reason
 
 
 def _body() -> onnx.GraphProto:
