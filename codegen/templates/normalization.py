@@ -23,7 +23,7 @@ VERSION = 1
 def build_layer_norm(
     arguments: Sequence[Any], attrs: Any, result: Any, target: Target
 ) -> tirx.PrimFunc | None:
-    """relax.nn.layer_norm(x, gamma, beta) over the last axis in float32."""
+    """relax.nn.layer_norm(x, gamma, beta) over the last axis in float32 or float64."""
     axes = [int(a) for a in attrs.axes]
     if not _is_row_norm(arguments[:3], axes) or not (bool(attrs.center) and bool(attrs.scale)):
         return None
@@ -42,7 +42,7 @@ def build_layer_norm(
 def build_rms_norm(
     arguments: Sequence[Any], attrs: Any, result: Any, target: Target
 ) -> tirx.PrimFunc | None:
-    """relax.nn.rms_norm(x, gamma) over the last axis in float32."""
+    """relax.nn.rms_norm(x, gamma) over the last axis in float32 or float64."""
     if not _is_row_norm(arguments[:2], [int(a) for a in attrs.axes]):
         return None
     x, gamma, y = tir.fresh_buffers([*arguments_types(arguments[:2]), result], ["x", "gamma", "y"])
@@ -66,7 +66,8 @@ def _is_row_norm(arguments: Sequence[Any], axes: list[int]) -> bool:
     if axes not in ([-1], [rank - 1]):
         return False
     last = arguments[0].ty.shape[rank - 1]
-    return all(str(a.ty.dtype) == "float32" for a in arguments) and all(
+    dtypes = {str(a.ty.dtype) for a in arguments}
+    return dtypes in ({"float32"}, {"float64"}) and all(
         a.ty.ndim == 1 and tir.static(a.ty.shape[0] - last) == 0 for a in arguments[1:]
     )
 
@@ -81,22 +82,26 @@ def _rows(
     affine: Callable[[Any, Any], Any],
 ) -> tirx.PrimFunc:
     x, y = params[0], params[-1]
+    dtype = str(x.dtype)
     *lead, width = x.shape
     rows = tir.product(lead)
     with tir.function(template.partition("/")[0], params, template) as build:
         x, y = tir.view(x, [rows, width]), tir.view(y, [rows, width])
-        inverse = tir.f32(1.0) / tirx.Cast("float32", width)
+        inverse = tirx.const(1.0, dtype) / tirx.Cast(dtype, width)
         with tir.rows_in_parallel(rows, rows * width) as row:
-            mean: Any = tir.f32(0.0)
+            mean: Any = tirx.const(0.0, dtype)
             if centred:
-                mean = tir.bind(_sum(width, lanes, lambda at: tir.load(x, [row, at])) * inverse)
+                total = _sum(width, lanes, dtype, lambda at: tir.load(x, [row, at]))
+                mean = tir.bind(total * inverse)
 
             def squared(at: Any, mean: Any = mean) -> Any:
                 deviation = tir.load(x, [row, at]) - mean
                 return deviation * deviation
 
-            variance = _sum(width, lanes, squared) * inverse
-            scale = tir.bind(tir.f32(1.0) / tirx.sqrt(variance + tir.f32(epsilon)))
+            variance = _sum(width, lanes, dtype, squared) * inverse
+            scale = tir.bind(
+                tirx.const(1.0, dtype) / tirx.sqrt(variance + tirx.const(epsilon, dtype))
+            )
 
             def write(start: Any, count: int, mean: Any = mean, scale: Any = scale) -> None:
                 with tir.vector(count) as lane:
@@ -108,10 +113,10 @@ def _rows(
     return build.get()
 
 
-def _sum(width: Any, lanes: int, term: Callable[[Any], Any]) -> Any:
+def _sum(width: Any, lanes: int, dtype: str, term: Callable[[Any], Any]) -> Any:
     """The sum of `term` along the row, in vector lanes that are joined at the end."""
-    partial = tir.local([lanes])
-    tir.fill(partial, lanes, tir.f32(0.0))
+    partial = tir.local([lanes], dtype)
+    tir.fill(partial, lanes, tirx.const(0.0, dtype))
 
     def accumulate(start: Any, count: int) -> None:
         with tir.vector(count) as lane:

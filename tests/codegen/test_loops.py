@@ -165,6 +165,23 @@ def test_norms(width: int) -> None:
     np.testing.assert_allclose(rms, x / scale * gamma, atol=1e-5)
 
 
+def test_norms_in_float64() -> None:
+    """No step of a float64 norm may be taken in float32."""
+    gamma, beta = np.random.default_rng(1).standard_normal((2, 20))
+
+    def body(_: Any, x: Any, gamma: Any, beta: Any) -> list[Any]:
+        return [nn.layer_norm(x, gamma, beta, axes=[-1]), nn.rms_norm(x, gamma, axes=[-1])]
+
+    run = Compiled(make({"x": (("b", 20), "float64")}, {"gamma": gamma, "beta": beta}, body))
+    x = np.random.default_rng(2).standard_normal((3, 20))
+    layer, rms = run([x])
+    scale = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    expected = (x - x.mean(-1, keepdims=True)) / scale * gamma + beta
+    np.testing.assert_allclose(layer, expected, rtol=1e-12, atol=1e-14)
+    scale = np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(rms, x / scale * gamma, rtol=1e-12, atol=1e-14)
+
+
 def test_rows_of_a_table() -> None:
     inputs = {"i": (("b", "s"), "int64")}
     run = Compiled(make(inputs, {"t": TABLE}, lambda _, i, t: op.take(t, i, 0, mode="fast")))
