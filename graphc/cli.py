@@ -42,8 +42,6 @@ def _example(*lines: str) -> str:
 @click.version_option(__version__, prog_name="graphc")
 def cli() -> None:
     """Compile an exported transformer to one self-contained shared library."""
-    from graphc import env
-
     env.check()
 
 
@@ -306,9 +304,7 @@ def run_command_line() -> int:
             return _fail("interrupted", 130)
         if isinstance(error, GraphcError):
             return _fail(str(error), error.exit_status)
-        if isinstance(
-            error, BrokenPipeError
-        ):  # our reader has gone, as in `graphc inspect m | head`
+        if isinstance(error, BrokenPipeError):  # our reader has gone, as in `graphc ... | head`
             sys.stdout = None
             return 141
         if isinstance(error, OSError):

@@ -93,6 +93,16 @@ def test_compile_tells_its_stages_and_uses_the_cache(
     assert done.err == ""
 
 
+def test_every_stage_can_be_dumped(
+    graphc_cli: CommandLine, mlp: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHC_DUMP", str(tmp_path / "dump"))
+    assert graphc_cli("compile", mlp.model, "-o", tmp_path / "a.gc").status == 0
+    names = {path.name for path in (tmp_path / "dump").iterdir()}
+    stages = ("1-load", "2-graph", "3-layout", "4-lower", "5-schedule")
+    assert {*(f"{stage}.py" for stage in stages), "6-host.c"} <= names
+
+
 def test_a_target_that_this_machine_is_not(
     graphc_cli: CommandLine, mlp: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,3 +196,18 @@ def test_a_closed_pipe_is_no_error(mlp: Compiled) -> None:
     command = f"{sys.executable} -m graphc inspect {mlp.artifact} | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr and "error" not in done.stderr
+
+
+def test_a_fault_of_our_own_is_a_line(
+    graphc_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> list[str]:
+        raise KeyError("planted")
+
+    monkeypatch.setattr("graphc.targets.load.names", fail)
+    done = graphc_cli("targets")
+    assert done.status not in (0, 1, 2) and "please report it: KeyError" in done.err
+    assert "Traceback" not in done.err
+    monkeypatch.setenv("GRAPHC_DEBUG", "1")
+    with pytest.raises(KeyError, match="planted"):
+        graphc_cli("targets")
