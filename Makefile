@@ -11,7 +11,7 @@ demo: .venv/demo.done  ## compile a real model, verify it and race it against ON
 	$(PY) examples/demo.py
 
 test: .venv/dev.done lint  ## ruff and all tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 lint: .venv/dev.done
 	$(PY) -m ruff check

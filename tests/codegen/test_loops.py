@@ -66,6 +66,11 @@ CASES: dict[str, tuple[dict[str, Any], Callable[..., Any], Callable[..., np.ndar
         lambda x, y: op.logical_and(op.less(x, y), op.greater(x, const(0.0))),
         lambda x, y: (x < y) & (x > 0),
     ),
+    "compare booleans": (
+        {"x": (("b", "s"), "bool"), "y": (("b", "s"), "bool")},
+        lambda x, y: op.logical_and(op.equal(x, y), op.not_equal(x, const(False, "bool"))),
+        lambda x, y: (x == y) & x,
+    ),
     "integers": (
         {"x": (("b", "s"), "int64"), "y": (("b", 1), "int64")},
         lambda x, y: op.add(op.multiply(x, y), x),

@@ -75,7 +75,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 def test_missing_and_wrong_files(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file"):
         load(tmp_path / "none.onnx")
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match="no Hugging Face model"):
         load(_folder(tmp_path / "folder.onnx"))
     with pytest.raises(ConfigError, match=r"\.onnx"):
         load(tmp_path / "model.pb")
