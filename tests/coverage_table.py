@@ -1,4 +1,4 @@
-"""Measures the toy architectures against torch eager; keeps results and the README's table.
+"""Measures the toy architectures against torch eager; keeps results and the table of them.
 
 export PYTHONPATH=tests/codegen
     python tests/coverage_table.py              compare all with the results on file
@@ -32,7 +32,7 @@ from graphc.targets import load as targets
 from graphc.verify import round_up
 
 RESULTS = Path(__file__).with_name("architecture_results.json")
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 BEGIN, END = "<!-- architectures: generated -->", "<!-- architectures: end -->"
 TOLERANCE = 1e-4
 _PRODUCTS = ("matmul", "bmm", "einsum", "baddbmm")
@@ -170,21 +170,24 @@ def table(results: Iterable[Result]) -> str:
     return "\n".join(lines)
 
 
-def written_in_readme() -> str | None:
-    """The table between the README's markers."""
-    text = README.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        return None
-    return text.partition(BEGIN)[2].partition(END)[0].strip()
+def written_in_page() -> str:
+    """The table between the page's markers."""
+    _, old, _ = _parts()
+    return old.strip()
 
 
-def write_readme() -> None:
-    text = README.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        return
+def write_page() -> None:
+    """Put the results on file between the page's markers."""
+    head, _, tail = _parts()
+    PAGE.write_text(f"{head}{BEGIN}\n{table(read().values())}\n{END}{tail}", encoding="utf-8")
+
+
+def _parts() -> tuple[str, str, str]:
+    text = PAGE.read_text(encoding="utf-8")
+    assert BEGIN in text and END in text, f"{PAGE.name} has no block {BEGIN}"
     head, _, rest = text.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    README.write_text(f"{head}{BEGIN}\n{table(read().values())}\n{END}{tail}", encoding="utf-8")
+    old, _, tail = rest.partition(END)
+    return head, old, tail
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -211,7 +214,7 @@ def main(arguments: Sequence[str]) -> int:
             different += 1
             print(f"  was {known.get(architecture.name)}")
     if options.write:
-        write_readme()
+        write_page()
     return 1 if different else 0
 
 

@@ -1,4 +1,4 @@
-"""A sample of the toy architectures, and that the README's table is that of the results on file.
+"""A sample of the toy architectures, and that the page's table is that of the results on file.
 
 All of them, with the route through ONNX: `python tests/coverage_table.py` (about 15 minutes).
 """
@@ -26,7 +26,5 @@ def test_the_results_are_of_these_architectures() -> None:
     assert list(coverage_table.read()) == [architecture.name for architecture in ARCHITECTURES]
 
 
-def test_the_readme_shows_the_results() -> None:
-    written = coverage_table.written_in_readme()
-    if written is not None:
-        assert written == coverage_table.table(coverage_table.read().values())
+def test_the_page_shows_the_results() -> None:
+    assert coverage_table.written_in_page() == coverage_table.table(coverage_table.read().values())
