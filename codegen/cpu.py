@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from graphc.errors import ToolError
 from graphc.targets.target import Target
 
 # What is left of TVM's pipeline for CPUs: no GPU passes and no loop partitioning (templates write
@@ -44,6 +45,9 @@ LOWERING = (
 )
 
 
+_LARGEST_OBJECT = 1 << 28
+
+
 def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
     """TVM's module of one entry `__tvm_ffi_<name>` for each function."""
     tvm_target = tvm.target.Target(target.tvm_dict())
@@ -58,9 +62,16 @@ def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
 def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
     """The native object file with these functions; the same functions give the same bytes."""
     library = build_module(functions, target)
-    # A file in memory: LLVM ends the whole process when it cannot write to a disk.
+    # A file in memory, with room in it: LLVM ends the whole process when it cannot write.
     descriptor = os.memfd_create("kernels.o")
     try:
+        try:
+            os.ftruncate(descriptor, _LARGEST_OBJECT)  # takes no memory until it is written
+        except OSError as error:
+            raise ToolError(
+                f"files may not grow to {_LARGEST_OBJECT >> 20} MB ({error.strerror}): "
+                "raise the limit (ulimit -f)"
+            ) from error
         library.write_to_file(f"/proc/self/fd/{descriptor}", "o")
         return Path(f"/proc/self/fd/{descriptor}").read_bytes()
     finally:

@@ -5,7 +5,9 @@ Exit status: 0 ok, 1 a check failed, 2 bad use or bad input, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -282,8 +284,7 @@ OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h: neither the input nor a failed chec
 
 def main() -> NoReturn:
     """Run the command line and end the process with its exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _INTERRUPTION.handle)
+    _INTERRUPTION.listen()
     sys.exit(run_command_line())
 
 
@@ -334,14 +335,25 @@ def _fail(message: str, status: int) -> int:
 class _Interruption:
     """Ctrl-C or SIGTERM: leaves through every clean-up, once, and stays known.
 
-    Raised in a callback from TVM it turns into another exception, or is lost: stages ask `check`.
+    Raised in a callback from TVM it turns into another exception, or is lost; and while other
+    threads wait for child processes, Python may never call the handler at all. So the signal is
+    also written to a pipe as it arrives, and stages ask `check`.
     """
 
     _REPEAT_SECONDS = 1.0
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
         self.seen = False
         self._last = 0.0
+        self._arrived = -1
+
+    def listen(self) -> None:
+        """Take both signals, from the main thread."""
+        self._arrived, written = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        for number in self._SIGNALS:
+            signal.signal(number, self.handle)
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -351,6 +363,9 @@ class _Interruption:
             raise KeyboardInterrupt
 
     def check(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if self._arrived >= 0 and set(os.read(self._arrived, 4096)) & set(self._SIGNALS):
+                self.seen = True
         if self.seen:
             raise KeyboardInterrupt
 

@@ -104,12 +104,6 @@ def contradictory_shapes(path: Path) -> None:
     tiny_models.perceptron(path, [helper.make_node("MatMul", ["x", "w2"], ["y"], name="one")])
 
 
-def zero_dimension(path: Path) -> None:
-    node = helper.make_node("Relu", ["x"], ["y"], name="one")
-    ports = [value("x", [0, 24])], [value("y", [0, 24])]
-    tiny_models.save(path, helper.make_graph([node], "g", *ports))
-
-
 def huge_weight(path: Path) -> None:
     tensor = numpy_helper.from_array(np.zeros(4, np.float32), "w")
     del tensor.dims[:]
@@ -133,7 +127,6 @@ MODELS: list[tuple[Callable[[Path], None], str]] = [
     (cyclic, "one"),
     (undefined_value, "nothing"),
     (contradictory_shapes, "one"),
-    (zero_dimension, "x"),
     (huge_weight, "w"),
 ]
 
@@ -187,6 +180,12 @@ def test_bad_inputs(
     message = graphc_cli.refused("run", mlp.artifact, *arguments)
     assert words in message
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_a_symbolic_dimension_is_never_zero(graphc_cli: CommandLine, mlp: Compiled) -> None:
+    """Only a model that declares an empty input has one."""
+    assert "batch" in graphc_cli.refused("run", mlp.artifact, "--random", "--dim", "batch=0")
+    assert "batch" in graphc_cli.refused("compile", mlp.model, "--dim", "batch=0", "-o", "z.gc")
 
 
 def test_a_missing_input(graphc_cli: CommandLine, mlp: Compiled) -> None:
