@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--model", type=Path)
     parser.add_argument("limits", nargs="*", help="largest value of a dimension: name=MAX")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if c_compiler.system_compiler() is None:
         print("sanitize: needs gcc or clang", file=sys.stderr)
         return 2
