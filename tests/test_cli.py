@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +23,12 @@ def test_every_verb_has_help_with_an_example(graphc_cli: CommandLine, verb: str)
     assert f"Example:\n    graphc {verb}" in done.out
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = "import sys, graphc.cli as c; sys.argv = ['graphc', '--help']; c.run_command_line(); "
     code += "print(*sys.modules, file=sys.stderr)"
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        times.append(time.perf_counter() - start)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert set(VERBS) <= set(done.stdout.split())
     assert not {"numpy", "tvm", "onnx", "onnxruntime"} & set(done.stderr.split())
-    assert min(times) < 1.0  # 0.1 s on an idle machine
 
 
 @pytest.mark.parametrize(

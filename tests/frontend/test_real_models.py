@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Protocol
 
@@ -29,9 +28,7 @@ class Models(Protocol):
 @pytest.mark.parametrize("name", TEXT)
 def test_text(models: Models, name: str) -> None:
     path = models.path(name)
-    started = time.perf_counter()
     model = load(path)
-    assert time.perf_counter() - started < 2
     signature = model.signatures["main"]
     batch, sequence = signature.dims
     assert batch.upper is None and sequence.upper == 512
@@ -54,9 +51,7 @@ def test_text(models: Models, name: str) -> None:
 
 def test_pictures(models: Models) -> None:
     path = models.path("vit")
-    started = time.perf_counter()
     model = load(path)
-    assert time.perf_counter() - started < 4
     signature = model.signatures["main"]
     assert [str(extent) for extent in signature.outputs[0].shape] == [
         "batch_size",
