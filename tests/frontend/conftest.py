@@ -1,8 +1,0 @@
-"""Makes `relax_vm` and `fuzz_models`, the helpers of these tests, importable."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
