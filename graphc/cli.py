@@ -87,7 +87,13 @@ def check(model: Path, target: str, as_json: bool) -> None:
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads that kernels are cut for.")
 @click.option("--tolerance", type=float, help="Difference to allow instead of the table's.")
 @click.option("--no-verify", is_flag=True, help="Leave out the comparison with ONNX Runtime.")
-@click.option("--quantize", hidden=True)
+@click.option(
+    "--quantize", metavar="SCHEME", help="Cheaper products: int8, int8-static, w8, auto ..."
+)
+@click.option("--calibration", type=_PATH, help="Inputs (.npz, or a folder of them) to learn from.")
+@click.option("--calibration-method", default="minmax", help="minmax, percentile or entropy.")
+@click.option("--smooth", type=float, default=0.0, help="SmoothQuant's exponent; 0 leaves it out.")
+@click.option("--max-error", type=float, default=0.01, help="1 - cosine that `auto` may lose.")
 @click.option("--tuning-log", type=_PATH, hidden=True)
 @click.option("--max-context", type=int, hidden=True)
 @_JSON
@@ -100,6 +106,10 @@ def compile(
     tolerance: float | None,
     no_verify: bool,
     quantize: str | None,
+    calibration: Path | None,
+    calibration_method: str,
+    smooth: float,
+    max_error: float,
     tuning_log: Path | None,
     max_context: int | None,
     as_json: bool,
@@ -118,6 +128,10 @@ def compile(
             threads=threads,
             tolerance=tolerance,
             quantize=quantize,
+            calibration=calibration,
+            calibration_method=calibration_method,
+            smooth=smooth,
+            max_error=max_error,
             tuning_log=tuning_log,
             max_context=max_context,
         )

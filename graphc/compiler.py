@@ -62,7 +62,8 @@ def compile(
     with artifact.publish(place) as draft:
         compiler = link.compiler_identity(_triple(device))
         options = {"config": config.record(), "target": device.record(), "cc": compiler}
-        name = cache.key(sources.files(path), options)
+        files = [*sources.files(path), *sources.calibration(config.calibration)]
+        name = cache.key(files, options)
         fresh = env.no_cache() or env.dump() is not None  # dumps are written by the stages
         cached = not fresh and cache.restore(name, draft.path)
         if not cached:
@@ -121,11 +122,17 @@ def _build(
     from graphc.passes import pipeline
     from graphc.passes.layout import layout
     from graphc.passes.lower import lower
+    from graphc.passes.quantize import quantize
+    from graphc.passes.scheme import Request
 
     stage("load")
     model = _dumped("1-load", frontend.load(source, dims=config.dims, outputs=observe))
     stage("graph")
     model = _dumped("2-graph", pipeline.graph(model, device))
+    if config.quantize is not None:
+        stage("quantize")
+        request = Request(config.quantize, device, config)
+        model = _dumped("2-quantize", quantize(model, request))
     stage("layout")
     model = _dumped("3-layout", layout(model, device))
     stage("lower")

@@ -16,7 +16,8 @@ Bound: TypeAlias = "int | tuple[int, int | None]"
 
 _BOUND: Final = re.compile(r"(\d+)(?:(\.\.)(\d*))?", re.ASCII)
 _LARGEST: Final = (1 << 31) - 1
-_RESERVED: Final = ("quantize", "tuning_log", "max_context")
+CALIBRATION_METHODS: Final = ("minmax", "percentile", "entropy")
+_RESERVED: Final = ("tuning_log", "max_context")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class CompileConfig:
     dims: what symbolic dimensions of the inputs may be; those not named stay free.
     verify: compare with ONNX Runtime at the end. threads: overrides the target's.
     tolerance: largest |difference| / scale allowed instead of the table's (graphc.testing).
-    quantize, tuning_log, max_context: names kept for later versions; giving one is an error.
+    quantize: a scheme's name (graphc.passes.quantize). calibration: a .npz file, or a folder of
+    them, each with one array for every input: what static schemes learn their ranges from.
+    calibration_method: minmax, percentile or entropy. smooth: SmoothQuant's exponent, 0 for none.
+    max_error: what `quantize="auto"` may lose, as 1 - cosine of the outputs.
+    tuning_log, max_context: names kept for later versions; giving one is an error.
     """
 
     target: str = "host"
@@ -36,6 +41,10 @@ class CompileConfig:
     threads: int | None = None
     tolerance: float | None = None
     quantize: str | None = None
+    calibration: Path | None = None
+    calibration_method: str = "minmax"
+    smooth: float = 0.0
+    max_error: float = 0.01
     tuning_log: Path | None = None
     max_context: int | None = None
 
@@ -52,6 +61,17 @@ class CompileConfig:
             raise ConfigError(f"threads = {self.threads}: expected 1 to 1024")
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise ConfigError(f"tolerance = {self.tolerance}: expected a number between 0 and 1")
+        if self.calibration_method not in CALIBRATION_METHODS:
+            known = ", ".join(CALIBRATION_METHODS)
+            raise ConfigError(f"calibration_method = {self.calibration_method!r}: not in {known}")
+        if not 0 <= self.smooth <= 1:
+            raise ConfigError(f"smooth = {self.smooth}: expected a number from 0 to 1")
+        if not 0 < self.max_error < 1:
+            raise ConfigError(f"max_error = {self.max_error}: expected a number between 0 and 1")
+        if self.calibration is not None:
+            object.__setattr__(self, "calibration", Path(self.calibration))
+            if not self.calibration.exists():
+                raise ConfigError(f"calibration = {self.calibration}: no such file or folder")
         if self.output is not None:
             object.__setattr__(self, "output", Path(self.output))
         checked = {name: _checked(name, bound) for name, bound in sorted(self.dims.items())}
@@ -64,6 +84,10 @@ class CompileConfig:
             "verify": self.verify,
             "threads": self.threads,
             "tolerance": self.tolerance,
+            "quantize": self.quantize,
+            "calibration_method": self.calibration_method,
+            "smooth": self.smooth,
+            "max_error": self.max_error,
         }
 
 

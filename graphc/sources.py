@@ -34,6 +34,13 @@ def files(model: Path) -> list[Path]:
     return [model, *(path for path in paths if path.is_relative_to(folder))]
 
 
+def calibration(path: Path | None) -> list[Path]:
+    """The files of a calibration set: one .npz, or all of them in a folder."""
+    if path is None:
+        return []
+    return sorted(path.glob("*.npz")) if path.is_dir() else [path]
+
+
 def _in_graph(graph: onnx.GraphProto) -> Iterator[str]:
     yield from _in_tensors(graph.initializer)
     for sparse in graph.sparse_initializer:

@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy() -> None:
         (["bench", "d", "--threads", "0"], "threads"),
         (["bench", "d", "--dim", "batch"], "NAME=VALUE"),
         (["compile", __file__, "--dim", "batch=3..1"], "batch"),
-        (["compile", __file__, "--quantize", "int8"], "not available in this version"),
+        (["compile", __file__, "--calibration", "nowhere.npz"], "no such file or folder"),
         (["compile", __file__, "--tuning-log", "x"], "not available in this version"),
         (["compile", __file__, "--max-context", "9"], "not available in this version"),
     ],

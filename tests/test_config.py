@@ -48,7 +48,10 @@ def test_inputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"quantize": "int8"},
+        {"calibration": Path("nowhere.npz")},
+        {"calibration_method": "guess"},
+        {"smooth": 2.0},
+        {"max_error": 0.0},
         {"tuning_log": Path("log")},
         {"max_context": 4096},
         {"threads": 0},
