@@ -16,10 +16,12 @@ _RENAMED: Final = {
     "lahf_lm": "sahf",
     "abm": "lzcnt",
     "bmi1": "bmi",
+    "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8",
+    "amx_bf16": "amx-bf16",
 }
 
-# Features beyond the base targets that kernels may use, and the dtype each makes fast. AMX is left
-# out: a process must ask the kernel for it first.
+# Features beyond the base targets that kernels may use, and the dtype each makes fast.
 EXTRAS: Final[dict[str, str]] = {
     "avxvnni": "",
     "avx512vnni": "",

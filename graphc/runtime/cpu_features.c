@@ -1,10 +1,13 @@
 /* cpu_features.c: says which CPU feature is missing, instead of an illegal instruction later. */
+#define _GNU_SOURCE
 #include <string.h>
 
 #include "internal.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { EAX, EBX, ECX, EDX };
 
@@ -86,13 +89,24 @@ static uint32_t enabled_states(void) {
   return a;
 }
 
+/* The tiles' 8 KiB of state are saved only for processes that ask for it (Linux 5.16). */
+static bool may_use_tiles(void) {
+#ifdef SYS_arch_prctl
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
 static bool has(const char *feature) {
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     const place *p = &places[i];
     if (strcmp(p->name, feature)) continue;
     uint32_t r[4];
     return __get_cpuid_count(p->leaf, p->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) &&
-           (r[p->reg] >> p->bit & 1) && (enabled_states() & p->state) == p->state;
+           (r[p->reg] >> p->bit & 1) && (enabled_states() & p->state) == p->state &&
+           (p->state != AMX || may_use_tiles());
   }
   return false;
 }
