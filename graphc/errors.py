@@ -37,6 +37,10 @@ class InputError(GraphcError):
     """A tensor given at run time has a wrong name, dtype, rank, dimension or value."""
 
 
+class CacheExhaustedError(InputError):
+    """A language model's cache has too few free pages for what was asked of it."""
+
+
 class ArtifactError(GraphcError):
     """An artifact is missing, damaged, or made for another machine or format."""
 

@@ -26,6 +26,7 @@ RANKS = (
         "arrays",
         "native",
         "module",
+        "llm",
     ),
     ("targets", "tuning_logs"),
     ("ir", "sources", "frontend"),
