@@ -95,7 +95,14 @@ def check(model: Path, target: str, as_json: bool) -> None:
 @click.option("--smooth", type=float, default=0.0, help="SmoothQuant's exponent; 0 leaves it out.")
 @click.option("--max-error", type=float, default=0.01, help="1 - cosine that `auto` may lose.")
 @click.option("--tuning-log", type=_PATH, hidden=True)
-@click.option("--max-context", type=int, hidden=True)
+@click.option("--max-context", type=int, metavar="N", help="Longest sequence of a language model.")
+@click.option(
+    "--decoder",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Give a causal language model a paged cache, or keep it as it is.",
+)
 @_JSON
 def compile(
     model: Path,
@@ -112,6 +119,7 @@ def compile(
     max_error: float,
     tuning_log: Path | None,
     max_context: int | None,
+    decoder: str,
     as_json: bool,
 ) -> None:
     """Compile MODEL to an artifact: a directory that runs with nothing else installed."""
@@ -134,6 +142,7 @@ def compile(
             max_error=max_error,
             tuning_log=tuning_log,
             max_context=max_context,
+            decoder=decoder,
         )
     click.echo(show.as_json(show.compiled_record(artifact)) if as_json else show.compiled(artifact))
 

@@ -17,7 +17,8 @@ Bound: TypeAlias = "int | tuple[int, int | None]"
 _BOUND: Final = re.compile(r"(\d+)(?:(\.\.)(\d*))?", re.ASCII)
 _LARGEST: Final = (1 << 31) - 1
 CALIBRATION_METHODS: Final = ("minmax", "percentile", "entropy")
-_RESERVED: Final = ("tuning_log", "max_context")
+_RESERVED: Final = ("tuning_log",)
+_DECODER: Final = ("auto", "off")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class CompileConfig:
     them, each with one array for every input: what static schemes learn their ranges from.
     calibration_method: minmax, percentile or entropy. smooth: SmoothQuant's exponent, 0 for none.
     max_error: what `quantize="auto"` may lose, as 1 - cosine of the outputs.
-    tuning_log, max_context: names kept for later versions; giving one is an error.
+    decoder: "auto" gives a causal language model a paged cache, "off" keeps it as it is.
+    max_context: the longest sequence of a language model; what its positions allow by default.
+    tuning_log: a name kept for later versions; giving one is an error.
     """
 
     target: str = "host"
@@ -47,6 +50,7 @@ class CompileConfig:
     max_error: float = 0.01
     tuning_log: Path | None = None
     max_context: int | None = None
+    decoder: str = "auto"
 
     def __post_init__(self) -> None:
         for name in _RESERVED:
@@ -72,6 +76,10 @@ class CompileConfig:
             object.__setattr__(self, "calibration", Path(self.calibration))
             if not self.calibration.exists():
                 raise ConfigError(f"calibration = {self.calibration}: no such file or folder")
+        if self.decoder not in _DECODER:
+            raise ConfigError(f"decoder = {self.decoder!r}: expected {' or '.join(_DECODER)}")
+        if self.max_context is not None and not 1 <= self.max_context <= _LARGEST:
+            raise ConfigError(f"max_context = {self.max_context}: expected 1 to {_LARGEST}")
         if self.output is not None:
             object.__setattr__(self, "output", Path(self.output))
         checked = {name: _checked(name, bound) for name, bound in sorted(self.dims.items())}
@@ -88,6 +96,8 @@ class CompileConfig:
             "calibration_method": self.calibration_method,
             "smooth": self.smooth,
             "max_error": self.max_error,
+            "max_context": self.max_context,
+            "decoder": self.decoder,
         }
 
 

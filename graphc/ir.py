@@ -101,11 +101,38 @@ class Weights(Mapping[str, np.ndarray]):
 
 
 @dataclass(frozen=True)
+class CacheInfo:
+    """One cache of a language model: every token leaves [heads, width] values in its pages."""
+
+    name: str
+    heads: int
+    width: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class DecoderInfo:
+    """What the exported function `function` of a causal language model needs to be stepped.
+
+    `max_context` is the longest sequence that its positions allow. `ragged`: one call takes chunks
+    of several sequences; otherwise one sequence at a time, on gathered pages.
+    """
+
+    caches: tuple[CacheInfo, ...]
+    vocabulary: int
+    max_context: int
+    page_size: int = 16
+    ragged: bool = True
+    function: str = "step"
+
+
+@dataclass(frozen=True)
 class Model:
     """A transformer on its way through the passes.
 
     `params[name]` is the value of the weight whose Relax variable has that name hint.
-    `signatures` has one entry for each Relax function that the artifact will export.
+    `signatures` has one entry for each Relax function that the artifact will export. `decoder` is
+    set when that is the step of a causal language model over paged caches.
     """
 
     mod: ir.IRModule
@@ -113,3 +140,4 @@ class Model:
     signatures: Mapping[str, Signature]
     source: str = ""
     statistics: Mapping[str, int] = field(default_factory=dict)
+    decoder: DecoderInfo | None = None
