@@ -8,7 +8,7 @@ weight as a parameter (`attrs["num_input"]` inputs); the weights' values stay ou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -65,6 +65,14 @@ class Signature:
     constraints: tuple[Constraint, ...] = ()
 
 
+Source: TypeAlias = "np.ndarray | Callable[[], np.ndarray]"
+"""An array, or what makes it each time that it is read."""
+
+
+def _read(source: Source) -> np.ndarray:
+    return source if isinstance(source, np.ndarray) else source()
+
+
 class Weights(Mapping[str, np.ndarray]):
     """Weights by name, of which some are computed each time when they are read.
 
@@ -72,13 +80,12 @@ class Weights(Mapping[str, np.ndarray]):
     time, it never doubles the memory that a compile takes.
     """
 
-    def __init__(self, values: Mapping[str, np.ndarray | Callable[[], np.ndarray]]) -> None:
+    def __init__(self, values: Mapping[str, Source]) -> None:
         inner = values._values if isinstance(values, Weights) else values
-        self._values: dict[str, np.ndarray | Callable[[], np.ndarray]] = dict(inner)
+        self._values: dict[str, Source] = dict(inner)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        value = self._values[name]
-        return value if isinstance(value, np.ndarray) else value()
+        return _read(self._values[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -86,9 +93,14 @@ class Weights(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def add(self, name: str, value: Source) -> None:
+        """One weight more, under a new name."""
+        assert name not in self._values, name
+        self._values[name] = value
+
     def but(
         self,
-        added: Mapping[str, np.ndarray | Callable[[], np.ndarray]],
+        added: Mapping[str, Source],
         dropped: Collection[str] = (),
     ) -> Weights:
         """These weights with some added and some left out."""
@@ -127,12 +139,76 @@ class DecoderInfo:
 
 
 @dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight of few bits: w[k, n] = codes[k, n] * scales[k // group, n] + minima[k // group, n].
+
+    `codes` [K, N] (K summed over in a product, N its width) are one to a byte, each of `bits`
+    bits: int8 without `minima`, uint8 with them. `scales` and `minima` are float32 [K / group, N].
+    The computation is in float32 as it is written. `transposed` says that the plain weight is
+    [N, K], as linear layers and embeddings keep it. `activation` is how its products take the other
+    operand: "int8", quantised while running where the target is quick at that, or "float".
+    """
+
+    codes: Source
+    scales: Source
+    minima: Source | None
+    group: int
+    bits: int
+    transposed: bool = False
+    activation: str = "int8"
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.bits <= 8 and self.group >= 1, self
+        assert self.activation in ("int8", "float"), self.activation
+
+    @property
+    def code_type(self) -> str:
+        """The element type of the codes."""
+        return "int8" if self.minima is None else "uint8"
+
+    def read_codes(self) -> np.ndarray:
+        """codes [K, N]"""
+        return _read(self.codes)
+
+    def read_scales(self) -> np.ndarray:
+        """scales [K / group, N]"""
+        return _read(self.scales)
+
+    def read_minima(self) -> np.ndarray | None:
+        """minima [K / group, N], None when the weight is symmetric."""
+        return None if self.minima is None else _read(self.minima)
+
+    def plain(self) -> np.ndarray:
+        """The float32 weight: [K, N], or [N, K] if `transposed`."""
+        codes, scales, minima = self.read_codes(), self.read_scales(), self.read_minima()
+        depth, width = codes.shape
+        assert depth % self.group == 0 and scales.shape == (depth // self.group, width), (
+            f"codes {codes.shape} in groups of {self.group} with scales {scales.shape}"
+        )
+        if self.transposed:
+            groups = codes.T.reshape(width, -1, self.group)
+            value = groups * scales.T[:, :, None]
+            if minima is not None:
+                value += minima.T[:, :, None]
+            return value.reshape(width, depth)
+        value = codes.reshape(-1, self.group, width) * scales[:, None, :]
+        if minima is not None:
+            value += minima[:, None, :]
+        return value.reshape(depth, width)
+
+    def flipped(self) -> QuantizedWeight:
+        """The same for the transposed plain weight."""
+        return replace(self, transposed=not self.transposed)
+
+
+@dataclass(frozen=True)
 class Model:
     """A transformer on its way through the passes.
 
     `params[name]` is the value of the weight whose Relax variable has that name hint.
     `signatures` has one entry for each Relax function that the artifact will export. `decoder` is
     set when that is the step of a causal language model over paged caches.
+    `quantized[name]` is how a weight is made of few bits; `params[name]` is its plain value.
     """
 
     mod: ir.IRModule
@@ -141,3 +217,4 @@ class Model:
     source: str = ""
     statistics: Mapping[str, int] = field(default_factory=dict)
     decoder: DecoderInfo | None = None
+    quantized: Mapping[str, QuantizedWeight] = field(default_factory=dict)

@@ -48,7 +48,8 @@ def _foldable(graph: Graph, report: Report) -> set[Node]:
     found: list[Node] = []
     for node in graph.nodes():
         if node.is_constant:
-            leaves[node] = frozenset((node,))
+            if node.name not in graph.quantized:
+                leaves[node] = frozenset((node,))
         elif all(source in leaves for source in node.inputs) and (
             can_evaluate(node) or can_run_kernel(graph, node)
         ):

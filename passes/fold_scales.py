@@ -149,7 +149,7 @@ def _has_own_weights(graph: Graph, node: Node) -> bool:
     if node.op not in _WEIGHT_AXIS:
         return False
     weight = node.inputs[1]
-    if not weight.is_constant or not graph.used_once(weight):
+    if not weight.is_constant or not graph.used_once(weight) or weight.name in graph.quantized:
         return False
     if node.op == "matmul":
         return weight.rank == 2 and node.rank >= 2

@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from graphc.ir import Model
+from graphc.ir import Model, QuantizedWeight, Source, Weights
 from graphc.passes.node import Arg, Node
 from graphc.passes.shapes import Shapes
 
@@ -30,7 +30,8 @@ class Graph:
     def __init__(self, model: Model, function: str = "main") -> None:
         self.name = function
         self.model = model
-        self.params: dict[str, np.ndarray] = dict(model.params)
+        self.params = Weights(model.params)
+        self.quantized: dict[str, QuantizedWeight] = dict(model.quantized)
         self.outputs: list[Node] = []
         self._function = model.mod[function]
         self._functions: dict[Any, Any] = {}
@@ -168,13 +169,17 @@ class Graph:
         """A new weight, or a constant in the graph if it is small."""
         if array.size <= SMALL:
             return self._node(relax.const(array, str(array.dtype)))
+        return self.param(name, array, array.shape, str(array.dtype))
+
+    def param(self, name: str, value: Source, shape: Sequence[int], dtype: str) -> Node:
+        """A new weight of this name (a number is added if it is taken), perhaps made when read."""
         self._names.setdefault(name, 0)
         unique = name
         while unique in self.params:
             self._names[name] += 1
             unique = f"{name}.{self._names[name]}"
-        self.params[unique] = array
-        var = relax.Var(unique, relax.TensorType(array.shape, str(array.dtype)))
+        self.params.add(unique, value)
+        var = relax.Var(unique, relax.TensorType(tuple(shape), dtype))
         node = self._add("param", (), var, var)
         self._leaves.append(node)
         return node
@@ -257,8 +262,9 @@ class Graph:
             for name in self.model.signatures
             for param in mod[name].params[int(mod[name].attrs["num_input"]) :]
         }
-        params = {name: array for name, array in self.params.items() if name in used}
-        return dataclasses.replace(self.model, mod=mod, params=params)
+        params = self.params.only(name for name in self.params if name in used)
+        quantized = {name: weight for name, weight in self.quantized.items() if name in used}
+        return dataclasses.replace(self.model, mod=mod, params=params, quantized=quantized)
 
     def _build(self) -> relax.Function:
         nodes = self.nodes()

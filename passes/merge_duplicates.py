@@ -47,8 +47,8 @@ def _merge(graph: Graph, report: Report) -> None:
 def _merge_params(graph: Graph, report: Report) -> None:
     known: dict[tuple[Any, ...], list[Node]] = {}
     for node in graph.nodes():
-        if node.op != "param":
-            continue
+        if node.op != "param" or node.name in graph.quantized:
+            continue  # reading a quantised weight would expand it
         array = graph.value(node)
         alike = known.setdefault((array.dtype, array.shape, _sample(array)), [])
         for other in alike:

@@ -16,6 +16,7 @@ from graphc.ir import Model
 from graphc.passes.fold_constants import fold_constants
 from graphc.passes.fold_known_values import fold_known_values
 from graphc.passes.fold_scales import fold_scales
+from graphc.passes.keep_quantized import keep_quantized
 from graphc.passes.merge_duplicates import merge_duplicates
 from graphc.passes.recognise_attention import recognise_attention
 from graphc.passes.recognise_gelu import recognise_gelu
@@ -32,6 +33,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     fold_constants,
     simplify,
     merge_duplicates,  # before the recognisers: they take a value that occurs twice for one
+    keep_quantized,  # after simplify has cancelled what lies between weights and products
     fold_known_values,
     simplify_gathers,  # after the indices that are known
     simplify,
