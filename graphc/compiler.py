@@ -123,6 +123,7 @@ def _build(
     from graphc.passes.layout import layout
     from graphc.passes.lower import lower
     from graphc.passes.quantize import quantize
+    from graphc.passes.quantized_products import quantized_products
     from graphc.passes.scheme import Request
 
     stage("load")
@@ -133,6 +134,7 @@ def _build(
         stage("quantize")
         request = Request(config.quantize, device, config)
         model = _dumped("2-quantize", quantize(model, request))
+    model = pipeline.run((quantized_products,), model)
     stage("layout")
     model = _dumped("3-layout", layout(model, device))
     stage("lower")

@@ -187,7 +187,7 @@ class QuantizedWeight:
         )
         if self.transposed:
             groups = codes.T.reshape(width, -1, self.group)
-            value = groups * scales.T[:, :, None]
+            value: np.ndarray = groups * scales.T[:, :, None]
             if minima is not None:
                 value += minima.T[:, :, None]
             return value.reshape(width, depth)
