@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 from graphc import testing
-from graphc.artifact import DimInfo, PortInfo
+from graphc.artifact import DimInfo, FunctionInfo, PortInfo
 from graphc.errors import InputError
-from graphc.module import Module
 
 _PRIMES: Final = (17, 13, 19, 23, 29, 31)
 _BATCH_PRIMES: Final = (3, 5, 7)
-_LARGE: Final = 512
+LARGE: Final = 512
 _BATCH_LARGE: Final = 2
 # The large case is halved until its inputs and outputs have at most this many elements.
 _MOST_INPUT: Final = 1 << 21
@@ -22,8 +21,20 @@ _MOST_OUTPUT: Final = 1 << 25
 _DOUBLINGS: Final = 5
 
 
-def shapes(loaded: Module) -> list[tuple[str, dict[str, int]]]:
-    """Dimensions that are all 1, that are odd primes, and that are large, within their bounds."""
+class Loaded(Protocol):
+    """What choosing shapes needs of an artifact."""
+
+    @property
+    def inputs(self) -> Sequence[PortInfo]: ...
+    @property
+    def functions(self) -> Mapping[str, FunctionInfo]: ...
+    def infer_shapes(
+        self, shapes: Mapping[str, Sequence[int]], /
+    ) -> Mapping[str, Sequence[int]]: ...
+
+
+def shapes(loaded: Loaded, largest: int = LARGE) -> list[tuple[str, dict[str, int]]]:
+    """Dimensions that are all 1, odd primes, and `largest`, within their bounds."""
     dims = loaded.functions["main"].dims
     batch = _batch_dims(loaded.inputs)
     one = {dim.name: dim.lower for dim in dims}
@@ -32,7 +43,7 @@ def shapes(loaded: Module) -> list[tuple[str, dict[str, int]]]:
     for dim in dims:
         is_batch = dim.name in batch
         odd[dim.name] = _clamped(next(primes[is_batch]), dim)
-        large[dim.name] = _clamped(_BATCH_LARGE if is_batch else _LARGE, dim)
+        large[dim.name] = _clamped(_BATCH_LARGE if is_batch else largest, dim)
     large = _affordable(large, loaded)
     chosen: list[tuple[str, dict[str, int]]] = []
     for label, sizes in (("one", one), ("odd", odd), ("large", large)):
@@ -52,7 +63,7 @@ def _clamped(value: int, dim: DimInfo) -> int:
     return value if dim.upper is None else min(value, dim.upper)
 
 
-def _affordable(sizes: dict[str, int], loaded: Module) -> dict[str, int]:
+def _affordable(sizes: dict[str, int], loaded: Loaded) -> dict[str, int]:
     """Halve the largest dimension until the tensors that a caller sees are of bounded size."""
     lower = {dim.name: dim.lower for dim in loaded.functions["main"].dims}
     while True:
@@ -70,7 +81,7 @@ def _affordable(sizes: dict[str, int], loaded: Module) -> dict[str, int]:
         sizes = sizes | {longest: max(sizes[longest] // 2, lower[longest])}
 
 
-def stretched(sizes: dict[str, int], loaded: Module) -> Iterator[dict[str, int]]:
+def stretched(sizes: dict[str, int], loaded: Loaded) -> Iterator[dict[str, int]]:
     """The sizes, then the same with doubled lengths, as long as that changes them."""
     yield sizes
     batch = _batch_dims(loaded.inputs)

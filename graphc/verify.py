@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,12 +13,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from graphc import edges, module, testing
-from graphc.errors import InputError, ModelError, VerificationError
+from graphc import artifact, edges, module, testing
+from graphc.emulation import EmulatedModule
+from graphc.errors import ConfigError, InputError, ModelError, VerificationError
 from graphc.reference import Eager, Refused, open_reference, quantises_activations
 from graphc.targets import detect
+from graphc.targets import load as targets
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[np.generic]]"
+Loaded: TypeAlias = "module.Module | EmulatedModule"
 
 
 @dataclass(frozen=True)
@@ -128,10 +132,12 @@ def verify(
     the cases are the edge shapes of the artifact's dimensions. Raises ModelError when the
     reference does not run the model, InputError for inputs that do not fit, and VerificationError
     when no edge shape was accepted by both. A report out of tolerance is returned, not raised.
+    An artifact for another machine runs under qemu, on smaller edge shapes; without qemu it is an
+    ArtifactError.
     """
     stepped = quantises_activations(model)
     reference = open_reference(model, threads or detect.machine().cores)
-    with module.load(directory, threads=threads) as loaded:
+    with _open(directory, threads) as loaded:
         refused: list[str] = []
         if dims or inputs:
             feeds = testing.feeds(loaded.inputs, dims or {}, inputs or {})
@@ -158,6 +164,17 @@ def verify(
     return Report(tuple(cases), tuple(refused), kind)
 
 
+def _open(directory: Path, threads: int | None) -> Loaded:
+    target = artifact.read_manifest(directory).target
+    if target.machine == platform.machine():
+        return module.load(directory, threads=threads)
+    try:
+        cpu = targets.get(target.name).qemu_cpu
+    except ConfigError:  # a target of somebody else's
+        cpu = ""
+    return EmulatedModule(directory, cpu)
+
+
 @dataclass(frozen=True)
 class _Question:
     """Inputs and what the reference makes of them."""
@@ -167,11 +184,10 @@ class _Question:
     expected: Arrays
 
 
-def _edge_questions(
-    loaded: module.Module, reference: Eager, refused: list[str]
-) -> Iterator[_Question]:
+def _edge_questions(loaded: Loaded, reference: Eager, refused: list[str]) -> Iterator[_Question]:
     """One question for each edge shape that both sides accept; `refused` gains the others."""
-    for label, sizes in edges.shapes(loaded):
+    largest = loaded.largest_dimension if isinstance(loaded, EmulatedModule) else edges.LARGE
+    for label, sizes in edges.shapes(loaded, largest):
         reason = ""
         for attempt in edges.stretched(sizes, loaded):
             try:
@@ -189,7 +205,7 @@ def _edge_questions(
 
 def _answer(
     question: _Question,
-    loaded: module.Module,
+    loaded: Loaded,
     model: Path,
     tolerance: float | None,
     stepped: bool,

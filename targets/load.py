@@ -25,8 +25,10 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _SCHEMA: Final[dict[str, Any]] = {
     "description": str,
     "base": str,
+    "qemu_cpu": str,
     "machine": str,
     "vector_bits": int,
+    "vector_registers": int,
     "threads": int,
     "features": list,
     "dtypes": list,
@@ -35,7 +37,7 @@ _SCHEMA: Final[dict[str, Any]] = {
     "link": {"triple": str, "glibc": str},
 }
 # Lists add to the base's list; everything else replaces it.
-_OPTIONAL: Final = {"base", "tvm.mattr"}
+_OPTIONAL: Final = {"base", "qemu_cpu", "tvm.mattr"}
 
 
 def names() -> list[str]:
@@ -129,6 +131,7 @@ def _target(name: str, data: dict[str, Any]) -> Target:
         machine=data["machine"],
         features=frozenset(data["features"]),
         vector_bits=data["vector_bits"],
+        vector_registers=data["vector_registers"],
         threads=data["threads"],
         l1=data["cache"]["l1"],
         l2=data["cache"]["l2"],
@@ -136,6 +139,7 @@ def _target(name: str, data: dict[str, Any]) -> Target:
         dtypes=frozenset(data["dtypes"]),
         link=Link(**data["link"]),
         tvm=tvm,
+        qemu_cpu=data.get("qemu_cpu", ""),
     )
 
 
@@ -162,6 +166,7 @@ def _host() -> Target:
         machine=base.machine,
         features=base.features | frozenset(extra),
         vector_bits=base.vector_bits,
+        vector_registers=base.vector_registers,
         threads=host.cores,
         l1=host.caches.get(1, base.l1),
         l2=host.caches.get(2, base.l2),

@@ -27,6 +27,8 @@ class Target:
     Cache sizes are in bytes: `l1` and `l2` of one core, `l3` shared by all; 0 means none.
     `features` use LLVM's names (without the plus); `dtypes` are those with fast arithmetic.
     `threads` is what kernels are divided for by default, the physical cores of a detected host.
+    `vector_bits` is the width of a vector register, `vector_registers` how many an instruction can
+    name. `qemu_cpu` is the model that qemu's user-mode emulation takes for the device's CPU.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Target:
     machine: str
     features: frozenset[str]
     vector_bits: int
+    vector_registers: int
     threads: int
     l1: int
     l2: int
@@ -41,12 +44,18 @@ class Target:
     dtypes: frozenset[str]
     link: Link
     tvm: Mapping[str, TvmValue] = field(hash=False)
+    qemu_cpu: str = ""
 
     def __post_init__(self) -> None:
         if self.vector_bits < 64 or self.vector_bits & (self.vector_bits - 1):
             raise ConfigError(
                 f"target {self.name}: vector_bits = {self.vector_bits}, "
                 "expected a power of two from 64 up"
+            )
+        if self.vector_registers < 8:
+            raise ConfigError(
+                f"target {self.name}: vector_registers = {self.vector_registers}, "
+                "expected 8 or more"
             )
         if self.threads < 1:
             raise ConfigError(f"target {self.name}: threads = {self.threads}, expected at least 1")
@@ -74,6 +83,7 @@ class Target:
             "machine": self.machine,
             "features": sorted(self.features),
             "vector_bits": self.vector_bits,
+            "vector_registers": self.vector_registers,
             "threads": self.threads,
             "l1": self.l1,
             "l2": self.l2,
@@ -81,4 +91,5 @@ class Target:
             "dtypes": sorted(self.dtypes),
             "link": {"triple": self.link.triple, "glibc": self.link.glibc},
             "tvm": self.tvm_dict(),
+            "qemu_cpu": self.qemu_cpu,
         }

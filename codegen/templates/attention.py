@@ -46,7 +46,7 @@ class Decisions:
 
 def default_decisions(target: Target) -> Decisions:
     """24 accumulators where there are 32 registers, 12 where there are 16."""
-    vectors = 4 if target.vector_bits >= 512 else 2
+    vectors = 4 if target.vector_registers >= 32 else 2
     return Decisions(rows=6, vectors=vectors, lanes=target.lanes(32))
 
 

@@ -56,13 +56,15 @@ class Decisions:
 def default_decisions(target: Target) -> Decisions:
     """The largest block whose accumulators, one row of the panel and a broadcast fit.
 
-    AVX-512 has 32 registers and takes the broadcast as an operand from memory; elsewhere 16 are
-    assumed and the broadcast costs one.
+    AVX-512 has 32 registers and takes the broadcast as an operand from memory. NEON has as many,
+    four times as narrow: three vectors make up for it. Where there are 16 the broadcast costs one.
     """
-    lanes = target.vector_bits // 32
-    if target.vector_bits >= 512:
-        return Decisions(rows=12, vectors=2, lanes=lanes, tail_rows=4)
-    return Decisions(rows=6, vectors=2, lanes=lanes, tail_rows=3)
+    lanes = target.lanes(32)
+    if target.vector_registers < 32:
+        return Decisions(rows=6, vectors=2, lanes=lanes, tail_rows=3)
+    if lanes < 16:
+        return Decisions(rows=8, vectors=3, lanes=lanes, tail_rows=4)
+    return Decisions(rows=12, vectors=2, lanes=lanes, tail_rows=4)
 
 
 def packed_shape(depth: int, width: int, columns: int) -> tuple[int, int, int]:
