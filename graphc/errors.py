@@ -41,6 +41,12 @@ class CacheExhaustedError(InputError):
     """A language model's cache has too few free pages for what was asked of it."""
 
 
+class NumericsError(GraphcError):
+    """A model's output has no meaning: NaN where numbers should be."""
+
+    exit_status = 1
+
+
 class ArtifactError(GraphcError):
     """An artifact is missing, damaged, or made for another machine or format."""
 

@@ -24,7 +24,8 @@ class SamplingParams:
     logits (and multiplies negative ones) of tokens seen in prompt or answer (Keskar et al. 2019);
     `frequency_penalty` and `presence_penalty` are subtracted for tokens of the answer, as OpenAI's
     API has them. With the same `seed` the same prompt gives the same answer, whatever else runs
-    at the time. `max_tokens` None is as many as the context holds. `logprobs` is the number of
+    at the time. `max_tokens` None is as many as the context holds, 0 only
+    computes the prompt. `logprobs` is the number of
     alternatives to report for each token, None for no report.
     """
 
@@ -60,7 +61,7 @@ class SamplingParams:
         if self.seed is not None:
             _between("seed", self.seed, -_MAX_SEED, _MAX_SEED - 1)
         if self.max_tokens is not None:
-            _between("max_tokens", self.max_tokens, 1, 1 << 30)
+            _between("max_tokens", self.max_tokens, 0, 1 << 30)
         if self.logprobs is not None:
             _between("logprobs", self.logprobs, 0, _MAX_LOGPROBS)
         if len(stop) > _MAX_STOPS or not all(isinstance(s, str) and s for s in stop):
