@@ -151,6 +151,11 @@ def view(buffer: Any, shape: Sequence[Any]) -> Any:
     return T.decl_buffer([_index(n) for n in shape], buffer.dtype, data=buffer.data)
 
 
+def view_as(buffer: Any, dtype: str, shape: Sequence[Any]) -> Any:
+    """The same memory as elements of another type."""
+    return T.decl_buffer([_index(n) for n in shape], dtype, data=buffer.data)
+
+
 def load(buffer: Any, indices: Sequence[Any]) -> Any:
     """buffer[indices]"""
     return tirx.BufferLoad(buffer, list(indices))

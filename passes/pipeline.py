@@ -20,6 +20,7 @@ from graphc.passes.keep_quantized import keep_quantized
 from graphc.passes.merge_duplicates import merge_duplicates
 from graphc.passes.recognise_attention import recognise_attention
 from graphc.passes.recognise_gelu import recognise_gelu
+from graphc.passes.recognise_integer_products import recognise_integer_products
 from graphc.passes.recognise_layer_norm import recognise_layer_norm
 from graphc.passes.recognise_rms_norm import recognise_rms_norm
 from graphc.passes.recognise_softmax import recognise_softmax
@@ -30,6 +31,7 @@ from graphc.passes.simplify_gathers import simplify_gathers
 Pass: TypeAlias = Callable[[Model, Report], Model]
 
 GRAPH_PASSES: tuple[Pass, ...] = (
+    recognise_integer_products,  # before their weights are folded into floats
     fold_constants,
     simplify,
     merge_duplicates,  # before the recognisers: they take a value that occurs twice for one

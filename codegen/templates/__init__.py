@@ -15,7 +15,15 @@ from typing import Any, TypeAlias
 from tvm import tirx
 
 from graphc.codegen.kernel import FusedKernel
-from graphc.codegen.templates import attention, gemm, loops, normalization, scan, softmax
+from graphc.codegen.templates import (
+    attention,
+    gemm,
+    gemm_int8,
+    loops,
+    normalization,
+    scan,
+    softmax,
+)
 from graphc.targets.target import Target
 
 Operator: TypeAlias = Callable[[Sequence[Any], Any, Any, Target], tirx.PrimFunc | None]
@@ -29,7 +37,7 @@ OPERATORS: Mapping[str, tuple[Operator, ...]] = {
     "relax.nn.softmax": (softmax.build,),
 }
 
-SCHEDULES: tuple[Schedule, ...] = (gemm.apply, loops.apply)
+SCHEDULES: tuple[Schedule, ...] = (gemm.apply, gemm_int8.apply, loops.apply)
 
 
 def lookup(

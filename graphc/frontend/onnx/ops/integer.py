@@ -95,9 +95,13 @@ def _sums(
 
         return te.compute(shape, element, name="matmul_integer")
 
-    return context.emit_te(
-        name, compute, arguments.present, shape, "matmul_integer", _OUT_ELEMENTWISE
-    )
+    attrs = {**_OUT_ELEMENTWISE, "graphc.matmul_integer": _present(left_zero, right_zero)}
+    return context.emit_te(name, compute, arguments.present, shape, "matmul_integer", attrs)
+
+
+def _present(left: Value | None, right: Value | None) -> int:
+    """Which zero points follow the operands: 1 for the left one's, 2 for the right one's."""
+    return (left is not None) + 2 * (right is not None)
 
 
 def _spelled(value: Value, batch: Sequence[Expr]) -> list[Expr]:

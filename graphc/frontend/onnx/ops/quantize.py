@@ -10,7 +10,7 @@ for each index of one axis, or for blocks of consecutive elements along it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,6 +152,7 @@ def _kernel(
     given: tuple[Value, Value, Value | None],
     where: At,
     element: Callable[[Any, Any, Any | None], Any],
+    attrs: Mapping[str, int] = {},
 ) -> TensorValue:
     """One pointwise kernel over the value, its scales and its zero points."""
     value, scale, zero = given
@@ -168,7 +169,7 @@ def _kernel(
         return te.compute(list(shape), at, name=kernel)
 
     args = [value, scale] if zero is None else [value, scale, zero]
-    return context.emit_te(node.outputs[0], compute, args, shape, kernel)
+    return context.emit_te(node.outputs[0], compute, args, shape, kernel, attrs)
 
 
 def _wide(*dtypes: str) -> str:
@@ -238,7 +239,21 @@ def _dequantize(context: Context, node: Node) -> Result:
     def element(x: Any, scale: Any, zero: Any | None) -> Any:
         return dequantised(x, scale.astype(wide), zero, kind, wide).astype(result)
 
-    return _kernel(context, node, "dequantize_linear", (value, scale, zero), where, element)
+    given = (value, scale, zero)
+    attrs = {} if kind.narrow else _dequantize_attrs(context, node, *given)
+    return _kernel(context, node, "dequantize_linear", given, where, element, attrs)
+
+
+def _dequantize_attrs(
+    context: Context, node: Node, value: Value, scale: Value, zero: Value | None
+) -> dict[str, int]:
+    """For the passes: that the kernel dequantises by one scale, or by those of an axis."""
+    point = {"graphc.dequantize": int(zero is not None)}
+    if context.symbols.product(scale.shape) == 1:
+        return point
+    if scale.rank != 1 or node.integer("block_size", 0):
+        return {}
+    return {**point, "graphc.dequantize_axis": node.axis(node.integer("axis", 1), value.rank)}
 
 
 def _dynamic(context: Context, node: Node) -> Result:

@@ -1,0 +1,1 @@
+"""Hardware instructions as LLVM text, each beside a plain reference function."""

@@ -1,0 +1,209 @@
+"""Packed integer GEMM: C[m, n] = epilogue(sum_k A[m, k] W[k, n]), A uint8, W int8, sums int32.
+
+    W [K, N]  ---- pack, at compile time ---->  P [N / columns, K / 4, columns, 4]
+
+    for (panel, row block) in parallel:
+      acc[rows, columns] = 0                             int32, in vector registers
+      for k4:                                            four k at once: codegen/instructions/dot.py
+        acc += dot(A[rows, 4 k4 : 4 k4 + 4] (broadcast), P[panel, k4, :, :])
+      C[rows, columns] = epilogue(acc)
+
+The sums are exact. What belongs to zero points, scales, the next activation and requantisation is
+pointwise and fused behind. Rows are covered as in gemm.py: full blocks, then blocks of
+`tail_rows` of which the last overlaps its neighbour, and single rows when there are fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import te, tirx
+from tvm.ir import TensorLoad
+
+from graphc.codegen import builder as tir
+from graphc.codegen.instructions import dot
+from graphc.codegen.instructions.instruction import Instruction, imported, store_vector, vector
+from graphc.codegen.kernel import FusedKernel, Stage, is_param
+from graphc.codegen.rewrite import walk
+from graphc.codegen.templates.rows import Rows, output_of
+from graphc.targets.target import Target
+
+NAME = "gemm_int8"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The register block: `rows` x (`vectors` vectors of `lanes` int32)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    tail_rows: int
+
+    def __post_init__(self) -> None:
+        assert self.rows >= self.tail_rows >= 1 and self.vectors >= 1 and self.lanes >= 1, self
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def __str__(self) -> str:
+        return f"{NAME}/{VERSION} {self.rows}x{self.columns}"
+
+
+def default_decisions(target: Target) -> Decisions:
+    """The largest block whose accumulators, one row of the panel and a broadcast fit.
+
+    Where bytes are widened first (no VNNI), the two halves of the panel and of the broadcast take
+    registers too.
+    """
+    lanes, widened = dot.lanes(target), dot.is_widened(target)
+    if target.vector_bits >= 512:
+        return Decisions(8 if widened else 12, 2, lanes, 4)
+    return Decisions(4, 2, lanes, 2) if widened else Decisions(6, 2, lanes, 3)
+
+
+def packed_shape(depth: int, width: int, columns: int) -> tuple[int, int, int, int]:
+    """The shape of a packed weight [depth, width]; depth is filled up to a multiple of 4."""
+    return (-(-width // columns), -(-depth // dot.DEPTH), columns, dot.DEPTH)
+
+
+def pack(weight: npt.NDArray[np.int8], columns: int) -> npt.NDArray[np.int8]:
+    """int8 [K, N] -> [ceil(N / columns), ceil(K / 4), columns, 4], filled up with zeros."""
+    depth, width = weight.shape
+    panels, quads, _, _ = packed_shape(depth, width, columns)
+    full = np.zeros((quads * dot.DEPTH, panels * columns), dtype=np.int8)
+    full[:depth, :width] = weight
+    cut = full.reshape(quads, dot.DEPTH, panels, columns)
+    return np.ascontiguousarray(cut.transpose(2, 0, 3, 1))
+
+
+def compute(width: int, columns: int) -> Any:
+    """The TE computation over a packed weight that the layout pass emits; `NAME` annotates it.
+
+    A [.., K] has a depth that is a multiple of 4.
+    """
+
+    def gemm_int8(a: te.Tensor, packed: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, a.shape[-1]), name="k")
+        shape = [*a.shape[:-1], tir.const(width)]
+
+        def element(*at: Any) -> Any:
+            *lead, n = at
+            weight = packed[n // columns, k // dot.DEPTH, n % columns, k % dot.DEPTH]
+            return te.sum(a[(*lead, k)].astype("int32") * weight.astype("int32"), axis=k)
+
+        return te.compute(shape, element, name=NAME, attrs={"graphc.template": NAME})
+
+    return gemm_int8
+
+
+def apply(kernel: FusedKernel, target: Target) -> tirx.PrimFunc | None:
+    """Tiles a kernel whose root the layout pass packed; None when there is no such root."""
+    root = kernel.root(NAME)
+    if root is None:
+        return None
+    output = output_of(kernel, root)
+    if output is None:
+        return None
+    sources = [
+        n.source
+        for n in walk(root.value)
+        if isinstance(n, TensorLoad) and not n.source.same_as(root.buffer)
+    ]
+    if not all(is_param(kernel, source) for source in sources):
+        return None
+    a, packed = sources
+    decisions = default_decisions(target)
+    assert int(packed.shape[2]) == decisions.columns, (packed.shape, decisions)
+    return _Gemm(kernel, root, output, (a, packed), decisions, dot.dot(target)).build()
+
+
+class _Gemm:
+    """Writes the loops of one kernel."""
+
+    def __init__(
+        self,
+        kernel: FusedKernel,
+        root: Stage,
+        output: Stage,
+        operands: Sequence[Any],
+        decisions: Decisions,
+        instruction: Instruction,
+    ) -> None:
+        self.kernel, self.root, self.output = kernel, root, output
+        self.a, self.packed = operands
+        self.decisions, self.dot = decisions, instruction
+        self.quads = int(self.packed.shape[1])
+        width = tir.static(root.spatial_extents[-1])
+        assert width is not None, root.spatial_extents
+        self.width = width
+
+    def build(self) -> tirx.PrimFunc:
+        d, params = self.decisions, self.kernel.params
+        panels = -(-self.width // d.columns)
+        with (
+            tir.function(self.kernel.name, params, str(d)) as build,
+            imported([self.dot]),
+        ):
+            self.rows = Rows(self.kernel, self.root, self.output)
+            count = self.rows.count
+            # Four bytes at a time: the rows of both are multiples of four bytes.
+            self.a_quads = tir.view_as(self.a, "int32", [count, tir.const(self.quads)])
+            shape = [panels * self.quads * d.columns]
+            self.panels = tir.view_as(self.packed, "int32", shape)
+            full = tir.let(count // tir.const(d.rows))
+            left = count - full * tir.const(d.rows)
+            tail = tir.let((left + tir.const(d.tail_rows - 1)) // tir.const(d.tail_rows))
+            blocks = tir.let(full + tail)
+            with tir.when(count >= tir.const(d.tail_rows)):
+                with tir.then(), tir.parallel(blocks * tir.const(panels)) as task:
+                    panel, block = tir.bind(task // blocks), tir.bind(task % blocks)
+                    with tir.when(block < full):
+                        with tir.then():
+                            self._block(block * tir.const(d.rows), panel, d.rows)
+                        with tir.otherwise():
+                            after = full * tir.const(d.rows)
+                            start = after + (block - full) * tir.const(d.tail_rows)
+                            last = count - tir.const(d.tail_rows)
+                            self._block(tirx.min(start, last), panel, d.tail_rows)
+                with tir.otherwise(), tir.parallel(count * tir.const(panels)) as task:
+                    panel, row = tir.bind(task // count), tir.bind(task % count)
+                    self._block(row, panel, 1)
+        return build.get()
+
+    def _block(self, start: Any, panel: Any, rows: int) -> None:
+        """acc[rows, columns] over all k, then the epilogue of each row."""
+        d = self.decisions
+        start = tir.bind(start)
+        base = tir.bind(panel * tir.const(self.quads * d.columns))
+        acc = [tir.local([d.columns], "int32") for _ in range(rows)]
+        for i, at in tir.over_tile(rows, d.vectors, d.lanes):
+            tir.store(acc[i], [at], tirx.const(0, "int32"))
+        with tir.serial(self.quads) as k:
+            for v in range(d.vectors):
+                place = base + k * tir.const(d.columns) + tir.const(v * d.lanes)
+                weights = vector(self.panels, [place], d.lanes)
+                for i in range(rows):
+                    four = tir.load(self.a_quads, [start + tir.const(i), k])
+                    at = [tir.const(v * d.lanes)]
+                    total = self.dot(vector(acc[i], at, d.lanes), four, weights)
+                    store_vector(acc[i], at, d.lanes, total)
+        tile = tir.local([rows, d.columns], "int32")
+        for i, at in tir.over_tile(rows, d.vectors, d.lanes):
+            tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
+        first = panel * tir.const(d.columns)
+        whole = self.width // d.columns
+        if self.width % d.columns == 0:
+            self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
+            return
+        with tir.when(panel < tir.const(whole)):
+            with tir.then():
+                self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
+            with tir.otherwise():
+                self.rows.epilogue(tile, start, rows, first, self.width % d.columns, d.lanes)
