@@ -8,7 +8,8 @@ with a' uint8 and w' int8 (a constant):
     sum (a - za)(w - zw)  =  sum a' w'  -  za * sum w'  -  zw * (sum a' - K * za)
 
 An int8 `a` is shifted up by 128 with its zero point, a uint8 `w` down by 128; zero points that w
-can absorb within int8 vanish. All of it is exact in int32. The sums of w' are taken while compiling.
+can absorb within int8 vanish. It is exact in int32; the sums of w' are taken while
+compiling.
 """
 
 from __future__ import annotations
