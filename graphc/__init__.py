@@ -9,17 +9,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["CompileConfig", "GraphcError", "compile", "from_torch", "load"]
+__all__ = [
+    "LLM",
+    "CompileConfig",
+    "GraphcError",
+    "SamplingParams",
+    "compile",
+    "from_torch",
+    "load",
+]
 
 if TYPE_CHECKING:
     from graphc.compiler import compile, from_torch
     from graphc.config import CompileConfig
     from graphc.errors import GraphcError
+    from graphc.llm.llm import LLM
+    from graphc.llm.sampling import SamplingParams
     from graphc.module import load
 
 _HOMES = {
     "CompileConfig": "graphc.config",
     "GraphcError": "graphc.errors",
+    "LLM": "graphc.llm.llm",
+    "SamplingParams": "graphc.llm.sampling",
     "compile": "graphc.compiler",
     "from_torch": "graphc.compiler",
     "load": "graphc.module",

@@ -119,6 +119,18 @@ class Engine:
         """End a request at the next step; one that has ended already stays as it is."""
         self._aborted.append(sequence)
 
+    def settle(self) -> None:
+        """Take in new requests and let aborted ones go, without a step."""
+        with self.lock:
+            while self._arrivals:
+                self.scheduler.waiting.append(self._arrivals.popleft())
+                self.counters.requests += 1
+            while self._aborted:
+                sequence = self._aborted.popleft()
+                if not sequence.finished:
+                    self._end(sequence, FinishReason.ABORT)
+                    _tell(sequence)
+
     def advance(self, sequence: Sequence) -> None:
         """Let a step happen for `sequence`, unless another thread's step has just ended it."""
         with self.lock:
@@ -134,14 +146,7 @@ class Engine:
             return self._finish(plan)
 
     def _schedule(self) -> dict[Sequence, int]:
-        while self._arrivals:
-            self.scheduler.waiting.append(self._arrivals.popleft())
-            self.counters.requests += 1
-        while self._aborted:
-            sequence = self._aborted.popleft()
-            if not sequence.finished:
-                self._end(sequence, FinishReason.ABORT)
-                _tell(sequence)
+        self.settle()
         plan = self.scheduler.schedule()
         while not plan and self.scheduler.running:  # somebody else holds the pages
             self._exhausted(self.scheduler.running[0])

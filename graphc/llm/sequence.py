@@ -43,6 +43,9 @@ class Piece(NamedTuple):
     logprob: float
     alternatives: tuple[Alternative, ...] = ()
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Sequence:
     """A request on its way through the engine; numbers grow in order of arrival.
