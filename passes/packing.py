@@ -9,11 +9,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from graphc.ir import Model
 from graphc.targets.target import Target
 from graphc.weights_file import release
+
+# TVM's OpPatternKind kOpaque.
+_OPAQUE = 8
 
 Form: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """How a weight's value is seen as a matrix [depth, width]."""
@@ -54,6 +57,7 @@ class Packing:
         self.packed: dict[str, Any] = {}
         self.values: dict[str, Callable[[], np.ndarray]] = {}
         self.fusable: set[str] = set()
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def operator(self, call: relax.Call) -> tuple[str, Any]:
         """The name and attributes of what is called: an operator, or a composite function."""
@@ -101,6 +105,12 @@ class Packing:
         make = functools.partial(_packed_value, self.model, weight.name, of, pack)
         return self.parameter(f"{weight.name}{form}.{tag}", shape, dtype, make)
 
+    def once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gave for this key the first time."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
     def emit(self, expr: Any) -> Any:
         """Binds an expression to a new variable."""
         return self.builder.emit(expr)
@@ -119,6 +129,16 @@ class Packing:
         call = self.builder.call_te(computation, *operands, primfunc_name_hint=name)
         self.fusable.add(call.args[0].name_hint)
         return call
+
+    def scheduled(
+        self, function: tirx.PrimFunc, operands: Sequence[Any], result: Any
+    ) -> relax.Call:
+        """The call of a kernel that a template has written whole; nothing is fused with it."""
+        name = (
+            str(function.attrs["global_symbol"]) if "global_symbol" in function.attrs else "kernel"
+        )
+        function = function.with_attr("op_pattern", _OPAQUE)
+        return relax.call_tir(self.builder.add_func(function, name), list(operands), result)
 
 
 def _packed_value(

@@ -19,6 +19,7 @@ from graphc.codegen.templates import (
     attention,
     gemm,
     gemm_int8,
+    gemm_nbits,
     loops,
     normalization,
     scan,
@@ -37,7 +38,12 @@ OPERATORS: Mapping[str, tuple[Operator, ...]] = {
     "relax.nn.softmax": (softmax.build,),
 }
 
-SCHEDULES: tuple[Schedule, ...] = (gemm.apply, gemm_int8.apply, loops.apply)
+SCHEDULES: tuple[Schedule, ...] = (
+    gemm.apply,
+    gemm_int8.apply,
+    gemm_nbits.apply,
+    loops.apply,
+)
 
 
 def lookup(

@@ -1,0 +1,101 @@
+"""Activations in groups of int8, as the n-bit products read them (nbits_format.py).
+
+    scale[m, g] = max |x[m, g, :]| / 127        q[m, g, k] = round(x[m, g, k] / scale[m, g])
+
+Once for all products that read the same activations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from graphc.codegen import builder as tir
+from graphc.codegen.instructions.convert import round_bytes
+from graphc.codegen.instructions.instruction import imported, store_vector, vector
+from graphc.codegen.templates.nbits_format import HEADER, Format
+from graphc.targets.target import Target
+
+TEMPLATE = "quantize_groups/1"
+
+
+def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
+    """A kernel x [.., K] float32 -> records int32 [.., K / group, 2 + group / 4]."""
+    lanes = max(target.lanes(32), 4)
+    while form.group % lanes:
+        lanes //= 2
+    *lead, depth = source.shape
+    groups = int(depth) // form.group
+    words = form.activation_words
+    x, records = tir.fresh_buffers([source, _records(source, form)], ["x", "records"])
+    rows = tir.product(x.shape[:-1])
+    rounded = round_bytes(lanes)
+    with tir.function("quantize_groups", [x, records], TEMPLATE) as build_, imported([rounded]):
+        values = tir.view(x, [rows, int(depth)])
+        out = tir.view(records, [rows, groups * words])
+        floats = tir.view_as(records, "float32", [rows, groups * words])
+        work = rows * tir.const(int(depth))
+        with tir.rows_in_parallel(rows, work) as row, tir.serial(groups) as group:
+            first = tir.bind(group * tir.const(form.group))
+            record = tir.bind(group * tir.const(words))
+            scale, inverse = _scale(values, row, first, form.group, lanes)
+            total = tir.local([1], "int32")
+            tir.store(total, [tir.const(0)], tirx.const(0, "int32"))
+            with tir.serial(form.group // lanes) as part:
+                at = first + part * tir.const(lanes)
+                four = _quantized(values, row, at, inverse, lanes, rounded)
+                place = record + tir.const(HEADER) + part * tir.const(lanes // 4)
+                if lanes == 4:
+                    tir.store(out, [row, place], four)
+                else:
+                    store_vector(out, [row, place], lanes // 4, four)
+            _sum(out, row, record + tir.const(HEADER), form.group // 4, total)
+            tir.store(floats, [row, record], scale)
+            summed = tir.load(total, [tir.const(0)])
+            correction = [row, record + tir.const(1)]
+            if form.symmetric:
+                tir.store(out, correction, summed * tirx.const(-form.offset, "int32"))
+            else:
+                tir.store(floats, correction, summed.astype("float32") * scale)
+    del lead
+    return build_.get()
+
+
+def _records(source: Any, form: Format) -> Any:
+    from tvm import relax
+
+    return relax.TensorType(records_shape(source, form), "int32")
+
+
+def records_shape(source: Any, form: Format) -> list[Any]:
+    """The shape of the records of activations of this type."""
+    *lead, depth = source.shape
+    return [*lead, tir.const(int(depth) // form.group), tir.const(form.activation_words)]
+
+
+def _scale(values: Any, row: Any, first: Any, group: int, lanes: int) -> tuple[Any, Any]:
+    """The scale of a group, and what its values are multiplied by."""
+    highest = tir.local([lanes])
+    tir.fill(highest, lanes, tir.f32(0.0))
+    with tir.serial(group // lanes) as part, tir.vector(lanes) as lane:
+        value = tirx.abs(tir.load(values, [row, first + part * tir.const(lanes) + lane]))
+        tir.store(highest, [lane], tirx.max(value, tir.load(highest, [lane])))
+    peak = tir.bind(tir.horizontal(highest, lanes, tirx.max))
+    inverse = tirx.Select(peak > tir.f32(0.0), tir.f32(127.0) / peak, tir.f32(0.0))
+    return tir.bind(peak * tir.f32(1.0 / 127.0)), tir.bind(inverse)
+
+
+def _quantized(values: Any, row: Any, at: Any, inverse: Any, lanes: int, rounded: Any) -> Any:
+    spread = tirx.Broadcast(inverse, tirx.const(lanes, "int32"))
+    return rounded(vector(values, [row, at], lanes) * spread)
+
+
+def _sum(out: Any, row: Any, first: Any, words: int, total: Any) -> None:
+    """total = the sum of the bytes of the words."""
+    zero = tir.const(0)
+    with tir.serial(words) as word:
+        four = tir.bind(tir.load(out, [row, first + word]))
+        for byte in range(4):
+            value = (four << tirx.const(24 - 8 * byte, "int32")) >> tirx.const(24, "int32")
+            tir.store(total, [zero], tir.load(total, [zero]) + value)
