@@ -164,7 +164,8 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
         if kernel is not None:
             function = kernel.with_attr("op_pattern", OPAQUE)
             gvar = self.builder_.add_func(function, name.rpartition(".")[2])
-            return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], call.ty)
+            results = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else call.ty
+            return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], results)
         if isinstance(callee, relax.Function):
             return self._inline(callee, call)
         if name == "relax.matmul" and str(call.ty.dtype) in _HALVES:

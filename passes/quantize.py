@@ -12,9 +12,13 @@ from tvm import relax
 
 from graphc.errors import ConfigError
 from graphc.ir import Model
+from graphc.passes import quantize_int8
 from graphc.passes.scheme import Request, Scheme
 
-SCHEMES: Final[Mapping[str, Scheme]] = {}
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    "int8": quantize_int8.dynamic,
+    "w8": quantize_int8.weight_only,
+}
 
 
 def quantize(model: Model, request: Request) -> Model:

@@ -3,13 +3,7 @@
     MatMulInteger(a, w)     ----->   matmul(a', w') - zero points x sums of the other side
     matmul(DQ(a), DQ(w))    ----->   float32(matmul(a', w') - ...) * (scale of a * scale of w)
 
-with a' uint8 and w' int8 (a constant):
-
-    sum (a - za)(w - zw)  =  sum a' w'  -  za * sum w'  -  zw * (sum a' - K * za)
-
-An int8 `a` is shifted up by 128 with its zero point, a uint8 `w` down by 128; zero points that w
-can absorb within int8 vanish. It is exact in int32; the sums of w' are taken while
-compiling.
+with a' uint8 and w' int8 (a constant), see integer_product.py.
 """
 
 from __future__ import annotations
@@ -17,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from graphc.ir import Model
 from graphc.passes.graph import Graph, rewrite
+from graphc.passes.integer_product import integer_product, weight_of
 from graphc.passes.node import Node
 from graphc.passes.report import Report
 
@@ -54,70 +48,6 @@ def _recognise(graph: Graph, report: Report) -> None:
             report.hit("recognise_integer_products")
 
 
-@dataclass(frozen=True)
-class Weight:
-    """An int8 matrix [K, N] whose zero points [N] or () are still to be taken off."""
-
-    codes: npt.NDArray[np.int8]
-    zero: npt.NDArray[np.int32]
-
-
-def weight_of(codes: npt.NDArray[np.generic], zero: npt.NDArray[np.generic] | None) -> Weight:
-    """A matrix of 8-bit integers as int8, its zero points absorbed where they fit."""
-    wide = codes.astype(np.int32)
-    offset = np.zeros((), np.int32) if zero is None else zero.astype(np.int32).reshape(-1)
-    offset = offset.reshape(()) if offset.size == 1 else offset
-    free = wide - offset
-    if free.size == 0 or (free.min() >= -128 and free.max() <= 127):
-        return Weight(free.astype(np.int8), np.zeros((), np.int32))
-    down = 128 if codes.dtype == np.uint8 else 0
-    return Weight((wide - down).astype(np.int8), offset - down)
-
-
-def integer_product(
-    graph: Graph, a: Node, a_zero: Node | None, weight: Weight, name: str
-) -> relax.Expr:
-    """The int32 expression of sum (a - a_zero)(w - zero) for a [.., K] of 8 bits."""
-    shift = 128 if a.dtype == "int8" else 0
-    left = a.var
-    if shift:
-        wide = op.add(op.astype(left, "int32"), relax.const(shift, "int32"))
-        left = graph.emit(op.astype(wide, "uint8")).var
-    codes = graph.constant(weight.codes, f"{name}.int8")
-    total: relax.Expr = op.matmul(left, codes.var, out_dtype="int32")
-    zero = _zero(graph, a_zero, shift, a.rank)
-    if zero is not None:
-        sums = weight.codes.sum(axis=0, dtype=np.int32)
-        sums -= (weight.zero * np.int32(weight.codes.shape[0])).astype(np.int32)
-        total = op.subtract(total, _scaled(graph, zero, sums, f"{name}.sums"))
-    if weight.zero.any():
-        rows = op.sum(op.astype(left, "int32"), axis=[-1], keepdims=True)
-        zeros = graph.constant(weight.zero.reshape(-1), f"{name}.zeros")
-        total = op.subtract(total, op.multiply(rows, zeros.var))
-    return total
-
-
-def _zero(graph: Graph, zero: Node | None, shift: int, rank: int) -> int | relax.Expr | None:
-    """The zero point of the left operand: a number, an int32 expression, or None for 0."""
-    if zero is None:
-        return shift or None
-    number = graph.scalar(zero)
-    if number is not None:
-        return int(number) + shift or None
-    count = 1 if zero.rank == 0 or zero.static_shape == (1,) else zero.shape[0]
-    shape = [1] * rank if count == 1 else [count, 1]
-    wide = op.astype(op.reshape(zero.var, shape), "int32")
-    return op.add(wide, relax.const(shift, "int32")) if shift else wide
-
-
-def _scaled(
-    graph: Graph, zero: int | relax.Expr, sums: npt.NDArray[np.int32], name: str
-) -> relax.Expr:
-    if isinstance(zero, int):
-        return graph.constant(sums * np.int32(zero), name).var
-    return op.multiply(zero, graph.constant(sums, name).var)
-
-
 # -- MatMulInteger ---------------------------------------------------------------------------
 
 
@@ -133,8 +63,21 @@ def _product_kernel(graph: Graph, node: Node, report: Report) -> Node | None:
         report.miss(f"recognise_integer_products: {node.name}: {reason}")
         return None
     zero = None if right_zero is None else graph.value(right_zero)
-    weight = weight_of(graph.value(right), zero)
-    return graph.emit(integer_product(graph, left, left_zero, weight, right.name), node.name)
+    weight = weight_of(right.name, graph.value(right), zero)
+    a_zero = zero_point(graph, left_zero, left.rank)
+    return graph.emit(integer_product(graph, left, a_zero, weight), node.name)
+
+
+def zero_point(graph: Graph, zero: Node | None, rank: int) -> int | relax.Expr | None:
+    """The zero point of the left operand: a number, an int32 expression, or None for 0."""
+    if zero is None:
+        return None
+    number = graph.scalar(zero)
+    if number is not None:
+        return int(number)
+    count = 1 if zero.rank == 0 or zero.static_shape == (1,) else zero.shape[0]
+    shape = [1] * rank if count == 1 else [count, 1]
+    return op.astype(op.reshape(zero.var, shape), "int32")
 
 
 def _refusal(left: Node, right: Node, left_zero: Node | None, right_zero: Node | None) -> str:
@@ -191,8 +134,9 @@ def _dequantized_product(graph: Graph, node: Node, report: Report) -> Node | Non
         return None
     codes = graph.value(value)
     zero = None if right.zero is None else graph.value(right.zero)
-    weight = weight_of(codes.T if turned else codes, zero)
-    sums = integer_product(graph, left.value, left.zero, weight, value.name)
+    weight = weight_of(value.name, codes.T if turned else codes, zero)
+    a_zero = zero_point(graph, left.zero, node.rank)
+    sums = integer_product(graph, left.value, a_zero, weight)
     scales = graph.value(right.scale).reshape(-1)
     own = graph.scalar(left.scale)
     if own is not None:

@@ -22,6 +22,7 @@ from graphc.codegen.templates import (
     gemm_nbits,
     loops,
     normalization,
+    quantize_rows,
     scan,
     softmax,
 )
@@ -32,6 +33,7 @@ Schedule: TypeAlias = Callable[[FusedKernel, Target], tirx.PrimFunc | None]
 
 OPERATORS: Mapping[str, tuple[Operator, ...]] = {
     "graphc.attention": (attention.build,),
+    "graphc.quantize_rows": (quantize_rows.build,),
     "relax.cumsum": (scan.build,),
     "relax.nn.layer_norm": (normalization.build_layer_norm,),
     "relax.nn.rms_norm": (normalization.build_rms_norm,),
