@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import click
 
-from graphc import __version__, env
+from graphc import __version__, cli_llm, env
 from graphc.errors import GraphcError, ModelError, UnsupportedError
 
 _PATH = click.Path(path_type=Path)
@@ -301,6 +301,9 @@ def targets(name: str | None, as_json: bool) -> None:
     rows = [("target", "description"), *known.items()]
     click.echo(show.as_json(known) if as_json else show.table(rows))
 
+
+for _verb in cli_llm.VERBS:
+    cli.add_command(_verb)
 
 OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h: neither the input nor a failed check
 

@@ -13,7 +13,7 @@ from support import CommandLine, Compiled
 
 from graphc.targets import detect
 
-VERBS = ("check", "compile", "run", "verify", "bench", "inspect", "targets")
+VERBS = ("check", "compile", "run", "verify", "bench", "generate", "chat", "inspect", "targets")
 
 
 @pytest.mark.parametrize("verb", VERBS)

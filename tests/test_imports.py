@@ -35,7 +35,7 @@ RANKS = (
     ("codegen",),
     ("reference", "torch_reference", "flops", "edges", "verify", "locate", "bench", "inspection"),
     ("cache", "compiler"),
-    ("show", "cli", "__main__"),
+    ("show", "cli_llm", "cli", "__main__"),
 )
 # What makes running an artifact possible: nothing of it may lie right of its rank.
 RUNTIME = RANKS[0] + RANKS[1]

@@ -135,7 +135,7 @@ class LLM:
             raise InputError("stream takes a prompt or messages: give one of the two")
         tokens = self._tokens(prompt) if prompt is not None else self.chat_tokens(messages or ())
         request = self.request(tokens, self.params(params, **options))
-        return self._pieces(request)
+        return self.pieces(request)
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """Logits [tokens, vocabulary] after each token, computed beside what else runs."""
@@ -184,6 +184,18 @@ class LLM:
         text = self._tokenizer.stream(params.stop, tokens) if self._tokenizer else None
         return self.engine.add(tokens, params, text=text, **more)
 
+    def pieces(self, request: Request) -> Iterator[Piece]:
+        """What a queued request gives, as it comes; leaving the iteration ends it."""
+        try:
+            while not request.finished or request.pieces:
+                while request.pieces:
+                    yield request.pieces.popleft()
+                self.engine.advance(request)
+            if request.error is not None:
+                raise request.error
+        finally:
+            self._abort([request])
+
     def close(self) -> None:
         """Free the model; later calls fail."""
         close = getattr(self.model, "close", None)
@@ -226,17 +238,6 @@ class LLM:
                     raise request.error
         finally:
             self._abort(requests)
-
-    def _pieces(self, request: Request) -> Iterator[Piece]:
-        try:
-            while not request.finished or request.pieces:
-                while request.pieces:
-                    yield request.pieces.popleft()
-                self.engine.advance(request)
-            if request.error is not None:
-                raise request.error
-        finally:
-            self._abort([request])
 
     def _abort(self, requests: Sequence[Request]) -> None:
         """At once, so that nothing of them is left behind in the cache."""

@@ -7,24 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy_tokenizers
 from fake_model import FakeModel
 
 import graphc
 from graphc.errors import ArtifactError, InputError, UnsupportedError
 from graphc.llm.llm import LLM
 from graphc.llm.sampling import SamplingParams
-
-CHAT = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}{% endfor %}<s>assistant:"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("llm")
-    toy_tokenizers.write(
-        toy_tokenizers.byte_level_bpe(), place, chat_template=CHAT, eos_token="</s>"
-    )
-    return place
 
 
 @pytest.fixture
