@@ -61,7 +61,11 @@ def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
 
 def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:
     """The native object file with these functions; the same functions give the same bytes."""
-    library = build_module(functions, target)
+    return object_file(build_module(functions, target))
+
+
+def object_file(library: Any) -> bytes:
+    """The object file of TVM's LLVM module."""
     # A file in memory, with room in it: LLVM ends the whole process when it cannot write.
     descriptor = os.memfd_create("kernels.o")
     try:

@@ -165,6 +165,21 @@ class FusedKernel:
         producers = {s.buffer: s for s in self.stages if s.is_pointwise and s.buffer not in leaves}
         return _inline(stage, indices, producers, load)
 
+    def inlined(self, expr: Any, places: Mapping[Any, Any], load: Loader) -> Any:
+        """An expression of some stage with its variables replaced by `places`, producers inlined."""
+        producers = {s.buffer: s for s in self.stages if s.is_pointwise}
+
+        def replace(node: Any) -> Any | None:
+            if isinstance(node, TensorLoad):
+                at = [rewrite(i, replace) for i in node.indices]
+                producer = producers.get(node.source)
+                return load(node.source, at) if producer is None else self.element(
+                    producer, at, load
+                )
+            return places.get(node) if isinstance(node, tirx.Var) else None
+
+        return rewrite(expr, replace)
+
 
 def is_param(kernel: FusedKernel, buffer: Any) -> bool:
     """Whether the buffer is one of the function's parameters."""

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from graphc import env
 from graphc.codegen.kernel import read_kernel
-from graphc.codegen.templates import SCHEDULES
+from graphc.codegen.templates import schedules
 from graphc.ir import Model
 from graphc.targets.target import Target
 
@@ -31,7 +31,7 @@ def schedule_function(function: tirx.PrimFunc, name: str, target: Target) -> tir
     """One function under the first template that accepts it."""
     kernel = read_kernel(function, name)
     if kernel is not None:
-        for template in SCHEDULES:
+        for template in schedules(target):
             scheduled = template(kernel, target)
             if scheduled is not None:
                 return scheduled

@@ -11,7 +11,7 @@ from typing import Any, Final
 from graphc import env
 from graphc.errors import ConfigError
 from graphc.targets import detect
-from graphc.targets.target import Link, Target
+from graphc.targets.target import Device, Link, Target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,9 +35,17 @@ _SCHEMA: Final[dict[str, Any]] = {
     "cache": {"l1": int, "l2": int, "l3": int},
     "tvm": {"kind": str, "mtriple": str, "mcpu": str, "mattr": list},
     "link": {"triple": str, "glibc": str},
+    "device": {"kind": str, "max_threads": int, "shared_bytes": int},
 }
 # Lists add to the base's list; everything else replaces it.
-_OPTIONAL: Final = {"base", "qemu_cpu", "tvm.mattr"}
+_OPTIONAL: Final = {
+    "base",
+    "qemu_cpu",
+    "tvm.mattr",
+    "device.kind",
+    "device.max_threads",
+    "device.shared_bytes",
+}
 
 
 def names() -> list[str]:
@@ -140,14 +148,26 @@ def _target(name: str, data: dict[str, Any]) -> Target:
         link=Link(**data["link"]),
         tvm=tvm,
         qemu_cpu=data.get("qemu_cpu", ""),
+        device=_device(name, data["device"]) if "device" in data else None,
     )
+
+
+def _device(name: str, table: dict[str, Any]) -> Device:
+    for key in _SCHEMA["device"]:
+        if key not in table:
+            raise ConfigError(f"target {name}: device.{key} is missing and no base gives it")
+    return Device(**table)
 
 
 def _host() -> Target:
     """The most capable built-in device that this machine can stand for, and what it has besides."""
     host = detect.machine()
     known = [get(path.stem) for path in sorted(_BUILT_IN.glob("*.toml"))]
-    fits = [t for t in known if t.machine == host.machine and t.features <= host.features]
+    fits = [
+        t
+        for t in known
+        if t.device is None and t.machine == host.machine and t.features <= host.features
+    ]
     if not fits:
         raise ConfigError(
             f"target host: no target for this {host.machine} machine: "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
 from graphc.errors import ConfigError
+
+DEVICE_KINDS = ("opencl",)
 
 TvmValue: TypeAlias = "str | int | tuple[str, ...]"
 
@@ -21,6 +23,30 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Device:
+    """An accelerator beside the CPU: kernels run on it, the host program stays on the CPU.
+
+    `kind` names the back end ("opencl"); `max_threads` is how many threads a work-group may have,
+    `shared_bytes` how much memory they may share. The runtime asks the real device for its limits.
+    """
+
+    kind: str
+    max_threads: int
+    shared_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in DEVICE_KINDS:
+            known = ", ".join(DEVICE_KINDS)
+            raise ConfigError(f"device.kind = {self.kind!r}: there is no such back end ({known})")
+        if self.max_threads < 16 or self.max_threads & (self.max_threads - 1):
+            raise ConfigError(
+                f"device.max_threads = {self.max_threads}: expected a power of two from 16 up"
+            )
+        if self.shared_bytes < 1024:
+            raise ConfigError(f"device.shared_bytes = {self.shared_bytes}: expected 1024 or more")
+
+
+@dataclass(frozen=True)
 class Target:
     """One device.
 
@@ -29,6 +55,7 @@ class Target:
     `threads` is what kernels are divided for by default, the physical cores of a detected host.
     `vector_bits` is the width of a vector register, `vector_registers` how many an instruction can
     name. `qemu_cpu` is the model that qemu's user-mode emulation takes for the device's CPU.
+    `device` is the accelerator that kernels run on, None when they run on the CPU itself.
     """
 
     name: str
@@ -45,6 +72,7 @@ class Target:
     link: Link
     tvm: Mapping[str, TvmValue] = field(hash=False)
     qemu_cpu: str = ""
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         if self.vector_bits < 64 or self.vector_bits & (self.vector_bits - 1):
@@ -92,4 +120,5 @@ class Target:
             "link": {"triple": self.link.triple, "glibc": self.link.glibc},
             "tvm": self.tvm_dict(),
             "qemu_cpu": self.qemu_cpu,
+            "device": None if self.device is None else asdict(self.device),
         }

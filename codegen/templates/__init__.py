@@ -20,6 +20,7 @@ from graphc.codegen.templates import (
     gemm,
     gemm_int8,
     gemm_nbits,
+    gpu,
     loops,
     normalization,
     quantize_rows,
@@ -52,8 +53,14 @@ def lookup(
     name: str, arguments: Sequence[Any], attrs: Any, result: Any, target: Target
 ) -> tirx.PrimFunc | None:
     """The kernel of the first operator template that accepts the call, else None."""
-    for build in OPERATORS.get(name, ()):
+    operators = OPERATORS if target.device is None else gpu.OPERATORS
+    for build in operators.get(name, ()):
         function = build(arguments, attrs, result, target)
         if function is not None:
             return function
     return None
+
+
+def schedules(target: Target) -> tuple[Schedule, ...]:
+    """The templates for fused functions on this target, in the order in which they are asked."""
+    return SCHEDULES if target.device is None else gpu.SCHEDULES

@@ -25,7 +25,7 @@ def build_layer_norm(
 ) -> tirx.PrimFunc | None:
     """relax.nn.layer_norm(x, gamma, beta) over the last axis in float32 or float64."""
     axes = [int(a) for a in attrs.axes]
-    if not _is_row_norm(arguments[:3], axes) or not (bool(attrs.center) and bool(attrs.scale)):
+    if not is_row_norm(arguments[:3], axes) or not (bool(attrs.center) and bool(attrs.scale)):
         return None
     names = ["x", "gamma", "beta", "y"]
     x, gamma, beta, y = tir.fresh_buffers([*arguments_types(arguments[:3]), result], names)
@@ -43,7 +43,7 @@ def build_rms_norm(
     arguments: Sequence[Any], attrs: Any, result: Any, target: Target
 ) -> tirx.PrimFunc | None:
     """relax.nn.rms_norm(x, gamma) over the last axis in float32 or float64."""
-    if not _is_row_norm(arguments[:2], [int(a) for a in attrs.axes]):
+    if not is_row_norm(arguments[:2], [int(a) for a in attrs.axes]):
         return None
     x, gamma, y = tir.fresh_buffers([*arguments_types(arguments[:2]), result], ["x", "gamma", "y"])
     return _rows(
@@ -61,7 +61,7 @@ def arguments_types(arguments: Sequence[Any]) -> list[Any]:
     return [a.ty for a in arguments]
 
 
-def _is_row_norm(arguments: Sequence[Any], axes: list[int]) -> bool:
+def is_row_norm(arguments: Sequence[Any], axes: list[int]) -> bool:
     rank = arguments[0].ty.ndim
     if axes not in ([-1], [rank - 1]):
         return False

@@ -1,0 +1,62 @@
+"""Words for thread-bound loops, beside those of codegen/builder.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from graphc.codegen import builder as tir
+
+WORK_GROUP = 256
+"""Threads of a work-group where nothing asks for another number; a device may allow fewer."""
+
+
+def group(extent: Any, axis: str = "x") -> Any:
+    """The loop over work-groups."""
+    return T.thread_binding(tir.const(0), extent, thread=f"blockIdx.{axis}")
+
+
+def thread(extent: int, axis: str = "x") -> Any:
+    """The loop over the threads of a work-group."""
+    return T.thread_binding(tir.const(0), tir.const(extent), thread=f"threadIdx.{axis}")
+
+
+def shared(shape: Sequence[int], dtype: str = "float32") -> Any:
+    """Memory that the threads of a work-group share; barriers are inserted where they are needed."""
+    return T.alloc_buffer([tir.const(n) for n in shape], dtype, scope="shared")
+
+
+def private(shape: Sequence[int], dtype: str = "float32") -> Any:
+    """Registers of one thread, when the indices are constant after unrolling."""
+    return T.alloc_buffer([tir.const(n) for n in shape], dtype, scope="local")
+
+
+def bind(value: Any) -> Any:
+    """A scalar of one thread, computed once."""
+    scalar = private([1], str(value.ty))
+    tir.store(scalar, [tir.const(0)], value)
+    return tir.load(scalar, [tir.const(0)])
+
+
+@contextmanager
+def each(extents: Sequence[Any], threads: int) -> Iterator[list[Any]]:
+    """One thread for every element of a box; yields the element's indices."""
+    total = tir.product(extents)
+    blocks = (total + tir.const(threads - 1)) // tir.const(threads)
+    with group(blocks) as block, thread(threads) as lane:
+        index = block * tir.const(threads) + lane
+        with tir.when(index < total), tir.then():
+            yield unflatten(index, extents)
+
+
+def unflatten(index: Any, extents: Sequence[Any]) -> list[Any]:
+    """The index along each dimension of a flat index into a box."""
+    places = []
+    for position, extent in enumerate(extents):
+        inner = tir.product(extents[position + 1 :])
+        place = index if tir.static(inner) == 1 else index // inner
+        places.append(place if position == 0 else place % extent)
+    return places
