@@ -8,6 +8,7 @@ from tvm import tirx
 
 from graphc.artifact import KernelInfo
 from graphc.codegen.cpu import build_object
+from graphc.codegen.device import DeviceKernel, build_device
 from graphc.codegen.plan import FunctionPlan, Kernel
 from graphc.codegen.planner import plan
 from graphc.ir import Model, Weights
@@ -16,12 +17,16 @@ from graphc.targets.target import Target
 
 @dataclass(frozen=True)
 class Built:
-    """`object` is the bytes of a native object file; `weights` are in the plans' order."""
+    """`object` is the bytes of a native object file; `weights` are in the plans' order.
+
+    `device_kernels` are what the object's functions start on the target's device, if it has one.
+    """
 
     object: bytes
     plans: tuple[FunctionPlan, ...]
     weights: Weights
     kernels: tuple[KernelInfo, ...]
+    device_kernels: tuple[DeviceKernel, ...] = ()
 
 
 def build(model: Model, target: Target) -> Built:
@@ -35,11 +40,17 @@ def build(model: Model, target: Target) -> Built:
     }
     assert functions.keys() == called.keys(), called.keys() - functions.keys()
     names = list(dict.fromkeys(name for p in plans for name in p.weights))
+    device_kernels: tuple[DeviceKernel, ...] = ()
+    if target.device is None:
+        native = build_object(functions, target)
+    else:
+        native, device_kernels = build_device(functions, target)
     return Built(
-        object=build_object(functions, target),
+        object=native,
         plans=plans,
         weights=Weights(model.params).only(names),
         kernels=tuple(
             KernelInfo(name, called[name].template or "none", None) for name in sorted(called)
         ),
+        device_kernels=device_kernels,
     )

@@ -1,8 +1,8 @@
-"""Thread-bound TIR -> source of device kernels, and the object file with the code that launches them.
+"""Thread-bound TIR -> source of device kernels, and the object file of the code that starts them.
 
 TVM splits each function: what runs in threads becomes a device kernel, what is left computes the
 launch's extents and arguments on the CPU and calls the kernel by name (graphc/runtime/launch.c
-answers). Every kernel is a program of its own: one that a device refuses does not take others along.
+answers). Every kernel is a program of its own: one that a device refuses leaves the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ LOWERING: Final = (
 )
 _SHARED: Final = "shared"
 _DEVICE_CALL: Final = 2  # TVM's calling convention kDeviceKernelLaunch
-_AXES: Final = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+_AXES: Final = (
+    "blockIdx.x",
+    "blockIdx.y",
+    "blockIdx.z",
+    "threadIdx.x",
+    "threadIdx.y",
+    "threadIdx.z",
+)
 
 
 @dataclass(frozen=True)

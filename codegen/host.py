@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from graphc.artifact import RUNTIME
+from graphc.codegen.device import DeviceKernel
 from graphc.codegen.expression import c_text, text, variables
 from graphc.codegen.plan import CheckIndices, Copy, FunctionPlan, Kernel, Scalar, Step, Storage
 from graphc.errors import ConfigError
@@ -41,10 +42,15 @@ KNOWN_CPU_FEATURES: Final = _known_features()
 
 
 def print_program(
-    plans: Sequence[FunctionPlan], weights: WeightTable, cpu_features: Sequence[str] = ()
+    plans: Sequence[FunctionPlan],
+    weights: WeightTable,
+    cpu_features: Sequence[str] = (),
+    device: str | None = None,
+    device_kernels: Sequence[DeviceKernel] = (),
 ) -> str:
     """The host program of a model that exports `plans`, in C11, to be linked with its kernels.
 
+    `device` names the back end that runs `device_kernels`; without one kernels run on the CPU.
     Raises ConfigError for a CPU feature that the runtime cannot check.
     """
     unknown = sorted(set(cpu_features) - KNOWN_CPU_FEATURES)
@@ -67,7 +73,9 @@ def print_program(
     lines += _table("char *const", "features", [_quote(name) for name in sorted(cpu_features)])
     rows = [row for function in functions for row in function.row()]
     lines += [*_table("gc_function_plan", "functions", rows)]
-    lines += ["", *_program(weights, len(plans), len(cpu_features))]
+    lines += _table("gc_device_kernel", "kernels", map(_kernel_row, device_kernels))
+    sizes = len(plans), len(cpu_features), len(device_kernels)
+    lines += ["", *_program(weights, *sizes, device)]
     return "\n".join(lines) + "\n"
 
 
@@ -283,9 +291,22 @@ def _declaration(kernel: str) -> str:
     return f"int __tvm_ffi_{kernel}(void *, gc_value *, int32_t, gc_value *);"
 
 
-def _program(weights: WeightTable, functions: int, features: int) -> list[str]:
+def _kernel_row(kernel: DeviceKernel) -> str:
+    source = "\n    ".join(_quote(line + "\n") for line in kernel.source.splitlines())
+    extents = ", ".join(map(str, kernel.extents))
+    return (
+        f"{{{_quote(kernel.name)},\n    {source},\n    {_quote(kernel.arguments)}, "
+        f"{len(kernel.extents)}, {{{extents}}}}}"
+    )
+
+
+def _program(
+    weights: WeightTable, functions: int, features: int, kernels: int, device: str | None
+) -> list[str]:
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(weights.digest))
+    back_end = [] if device is None else [f"extern const struct gc_device gc_device_{device};"]
     return [
+        *back_end,
         "const gc_program gc_the_program = {",
         f"    .weights_bytes = UINT64_C({weights.size}),",
         f"    .weights_digest = {{{digest}}},",
@@ -295,6 +316,9 @@ def _program(weights: WeightTable, functions: int, features: int) -> list[str]:
         f"    .weights = {_pointer('weights', weights.entries)},",
         "    .functions = functions,",
         f"    .features = {'features' if features else 'NULL'},",
+        f"    .device = {'NULL' if device is None else f'&gc_device_{device}'},",
+        f"    .kernels = {'kernels' if kernels else 'NULL'},",
+        f"    .n_kernels = {kernels},",
         "};",
     ]
 

@@ -166,15 +166,15 @@ class FusedKernel:
         return _inline(stage, indices, producers, load)
 
     def inlined(self, expr: Any, places: Mapping[Any, Any], load: Loader) -> Any:
-        """An expression of some stage with its variables replaced by `places`, producers inlined."""
+        """An expression of a stage, its variables replaced by `places` and producers inlined."""
         producers = {s.buffer: s for s in self.stages if s.is_pointwise}
 
         def replace(node: Any) -> Any | None:
             if isinstance(node, TensorLoad):
                 at = [rewrite(i, replace) for i in node.indices]
                 producer = producers.get(node.source)
-                return load(node.source, at) if producer is None else self.element(
-                    producer, at, load
+                return (
+                    load(node.source, at) if producer is None else self.element(producer, at, load)
                 )
             return places.get(node) if isinstance(node, tirx.Var) else None
 

@@ -50,6 +50,12 @@ _LEAN: Final = ("-nostdlib", "-lc")
 _FULL: Final = ("-O2",)
 _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
 _RUNNER_SOURCES: Final = frozenset({"main.c", "npy.c"})
+# Back ends of devices open the driver's library at run time, which a static program cannot: with
+# one of them graphc-run needs the C library of the system.
+_DEVICE_OBJECTS: Final = {
+    "opencl": ("device_opencl", "opencl_api", "opencl_memory", "opencl_program"),
+}
+_DYNAMIC_RUNNER_LINK: Final = ("-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-sections")
 _TIMEOUT_SECONDS: Final = 600
 _STDERR_LINES: Final = 12
 
@@ -74,18 +80,24 @@ class _Toolchain:
 
 
 def build(
-    host_source: str, kernels: Sequence[bytes], output: Path, *, triple: str = DEFAULT_TRIPLE
+    host_source: str,
+    kernels: Sequence[bytes],
+    output: Path,
+    *,
+    triple: str = DEFAULT_TRIPLE,
+    device: str | None = None,
 ) -> LinkedFiles:
     """Write libmodel.so and the static graphc-run into the directory `output`.
 
-    `kernels` are object files. `triple` is `machine-linux-gnu.GLIBC` with the oldest glibc that
-    the library must load on. Raises ToolError, with the command to repeat, when a tool is missing
-    or fails, or when the library needs anything but the C library.
+    `kernels` are object files; `device` names the back end that is linked in beside the CPU's.
+    `triple` is `machine-linux-gnu.GLIBC` with the oldest glibc that the library must load on.
+    Raises ToolError, with the command to repeat, when a tool is missing or fails, or when the
+    library needs anything but the C library.
     """
     tools = _toolchain(triple)
     try:
         with tempfile.TemporaryDirectory(prefix="graphc-link-") as name:
-            return _build(tools, host_source, kernels, Path(name), output, triple)
+            return _build(tools, host_source, kernels, Path(name), output, triple, device)
     except OSError as error:
         place = error.filename or output
         raise ToolError(f"cannot link into {output}: {place}: {error.strerror}") from error
@@ -181,10 +193,13 @@ def _build(
     work: Path,
     output: Path,
     triple: str,
+    device: str | None,
 ) -> LinkedFiles:
+    runner = tools.static if device is None else tools.shared
+    runner_link = _RUNNER_LINK if device is None else _DYNAMIC_RUNNER_LINK
     with ThreadPoolExecutor(2) as pool:  # the two are independent, and mostly subprocesses
         shared = pool.submit(_runtime_objects, tools, tools.shared, True)
-        static = pool.submit(_runtime_objects, tools, tools.static, False)
+        static = pool.submit(_runtime_objects, tools, runner, False)
         objects = {True: shared.result(), False: static.result()}
         (work / "host.c").write_text(host_source, encoding="ascii")
         (work / "exports.map").write_text(_EXPORTS, encoding="ascii")
@@ -198,9 +213,9 @@ def _build(
         jobs = []
         for is_library, command, options, target in (
             (True, tools.shared, _LIBRARY_LINK, LIBRARY),
-            (False, tools.static, _RUNNER_LINK, RUNNER),
+            (False, runner, runner_link, RUNNER),
         ):
-            inputs = ["host.o", *_copy_objects(objects[is_library], work), *names]
+            inputs = ["host.o", *_copy_objects(objects[is_library], work, device), *names]
             arguments = [*command, *options, "-o", target, *inputs, "-lm", "-lpthread"]
             jobs.append(pool.submit(_link, tools, arguments, is_library, work))
         for job in jobs:
@@ -224,11 +239,14 @@ def _link(tools: _Toolchain, arguments: Sequence[str], is_library: bool, work: P
     _call(tools, [*arguments, *_FULL], work)
 
 
-def _copy_objects(objects: Path, work: Path) -> list[str]:
+def _copy_objects(objects: Path, work: Path, device: str | None) -> list[str]:
     """Beside the other inputs, so that the command has relative names only."""
+    absent = {name for kind, names in _DEVICE_OBJECTS.items() if kind != device for name in names}
     directory = work / objects.name
     shutil.copytree(objects, directory, dirs_exist_ok=True)
-    return sorted(f"{directory.name}/{path.name}" for path in directory.glob("*.o"))
+    return sorted(
+        f"{directory.name}/{path.name}" for path in directory.glob("*.o") if path.stem not in absent
+    )
 
 
 def _toolchain(triple: str) -> _Toolchain:

@@ -148,10 +148,11 @@ def _build(
     stage("link")
     linker_is_ready()
     features = sorted(device.features)
-    program = host.print_program(built.plans, weights, features)
+    kind = None if device.device is None else device.device.kind
+    program = host.print_program(built.plans, weights, features, kind, built.device_kernels)
     env.write_dump("6-host.c", program)
     triple = _triple(device)
-    link.build(program, [built.object], draft.path, triple=triple)
+    link.build(program, [built.object], draft.path, triple=triple, device=kind)
     for name, data in frontend.companions(source).items():
         draft.write_file(name, data)
     draft.write_manifest(

@@ -32,7 +32,12 @@ _FUSABLE = 4
 
 
 def layout(model: Model, target: Target) -> Model:
-    """A model whose products with weights read them packed."""
+    """A model whose products with weights read them packed.
+
+    A device's kernels read weights as they are: row by row, which is what its threads want.
+    """
+    if target.device is not None:
+        return model
     packed = 0
     for name in model.signatures:
         packer = _Packer(model, model.mod[name], target)

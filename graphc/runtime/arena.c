@@ -46,13 +46,13 @@ static size_t best_gap(int32_t buffer, const gc_buffer_plan *buffers, const size
   return best != SIZE_MAX ? best : end;
 }
 
-size_t gc_place_buffers(int32_t n, const gc_buffer_plan *buffers, size_t *sizes, size_t *offsets,
-                        int32_t *order) {
+size_t gc_place_buffers(int32_t n, const gc_buffer_plan *buffers, size_t alignment, size_t *sizes,
+                        size_t *offsets, int32_t *order) {
   int32_t *placed = order + n;
   size_t total = 0, sum = 0;
   for (int32_t i = 0; i < n; i++) {
     if (sizes[i] > GC_MAX_BYTES) return SIZE_MAX;
-    sizes[i] = (sizes[i] + GC_ALIGNMENT - 1) & ~(size_t)(GC_ALIGNMENT - 1);
+    sizes[i] = (sizes[i] + alignment - 1) & ~(alignment - 1);
     if (__builtin_add_overflow(sum, sizes[i], &sum)) return SIZE_MAX; /* bounds every offset */
   }
   sort_by_size(n, sizes, order);

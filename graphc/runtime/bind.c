@@ -29,6 +29,7 @@ int gc_binding_create(gc_binding *binding, const gc_function_plan *plan, gc_erro
             (binding->strides = zeros(rank_sum, sizeof *binding->strides)) &&
             (binding->in_blocks = zeros(info->n_inputs, sizeof *binding->in_blocks)) &&
             (binding->out_blocks = zeros(info->n_outputs, sizeof *binding->out_blocks)) &&
+            (binding->host_blocks = zeros(info->n_outputs, sizeof *binding->host_blocks)) &&
             (binding->in_data = zeros(info->n_inputs, sizeof *binding->in_data)) &&
             (binding->out_data = zeros(info->n_outputs, sizeof *binding->out_data));
   if (!ok) return gc_fail(error, GC_ERROR_MEMORY, "out of memory");
@@ -57,6 +58,8 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
     device->free(context->device_state, binding->in_blocks[i].data);
   for (int32_t i = 0; binding->out_blocks && i < f->plan->info.n_outputs; i++)
     device->free(context->device_state, binding->out_blocks[i].data);
+  for (int32_t i = 0; binding->host_blocks && i < f->plan->info.n_outputs; i++)
+    gc_device_cpu.free(NULL, binding->host_blocks[i].data);
   void *const owned[] = {f->dims,
                          f->shapes,
                          f->scalars,
@@ -70,6 +73,7 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
                          binding->strides,
                          binding->in_blocks,
                          binding->out_blocks,
+                         binding->host_blocks,
                          binding->in_data,
                          binding->out_data};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
@@ -225,7 +229,7 @@ static int size_everything(gc_context *context, gc_binding *binding, gc_error *e
     if (p->storage == GC_ARENA && bytes > binding->sizes[p->index])
       binding->sizes[p->index] = bytes;
   }
-  binding->arena_bytes = gc_place_buffers(plan->n_buffers, plan->buffers, binding->sizes,
+  binding->arena_bytes = gc_place_buffers(plan->n_buffers, plan->buffers, context->device->alignment, binding->sizes,
                                           binding->offsets, binding->order);
   if (binding->arena_bytes > GC_MAX_BYTES) return too_large(binding, error);
   int64_t *strides = binding->strides;

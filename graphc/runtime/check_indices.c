@@ -1,6 +1,7 @@
 /* check_indices.c: no kernel reads out of bounds because of an index that a caller gave. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "internal.h"
 
@@ -43,8 +44,8 @@ static void position_text(const DLTensor *t, int64_t i, char *text, size_t size)
   }
 }
 
-int gc_step_check(gc_frame *f, int32_t tensor, int64_t low, int64_t high, const char *where) {
-  const DLTensor *t = &f->tensors[tensor];
+static int check(gc_frame *f, int32_t tensor, const DLTensor *t, int64_t low, int64_t high,
+                 const char *where) {
   const char *name = f->plan->tensors[tensor].name;
   int64_t n = 1;
   for (int32_t axis = 0; axis < t->ndim; axis++) n *= t->shape[axis];
@@ -63,4 +64,18 @@ int gc_step_check(gc_frame *f, int32_t tensor, int64_t low, int64_t high, const 
                    name, position, value, low, high, where);
   }
   return GC_OK;
+}
+
+int gc_step_check(gc_frame *f, int32_t tensor, int64_t low, int64_t high, const char *where) {
+  const gc_context *context = f->context;
+  DLTensor t = f->tensors[tensor];
+  if (context->device->type == kDLCPU) return check(f, tensor, &t, low, high, where);
+  size_t bytes = gc_tensor_bytes(t.dtype, t.ndim, t.shape);
+  void *copy = malloc(bytes ? bytes : 1);
+  if (!copy) return gc_fail(f->error, GC_ERROR_MEMORY, "out of memory");
+  int code = context->device->download(context->device_state, copy, t.data, bytes, f->error);
+  t.data = copy;
+  if (!code) code = check(f, tensor, &t, low, high, where);
+  free(copy);
+  return code;
 }

@@ -22,19 +22,21 @@ gc_context *gc_context_create(gc_model *model, gc_error *error) {
   atomic_fetch_add(&model->references, 1);
   atomic_flag_clear(&context->busy);
   context->model = model;
-  context->device = &gc_device_cpu;
+  context->device = model->device;
   context->bindings = bindings;
   context->process = getpid();
   int code = GC_OK;
+  if (model->device->attach)
+    code = model->device->attach(model->device_shared, &context->device_state, error);
   for (int32_t i = 0; i < program->n_functions && !code; i++) {
     const gc_function_plan *plan = &program->functions[i];
     code = gc_binding_create(&bindings[i], plan, error);
     bindings[i].frame.context = context;
     for (int32_t t = 0; t < plan->n_tensors && !code; t++) {
       const gc_tensor_plan *p = &plan->tensors[t];
-      if (p->storage != GC_WEIGHT) continue;
-      const gc_weight *w = &program->weights[plan->weights[p->index]];
-      bindings[i].frame.tensors[t].data = (void *)(model->weights.data + w->offset);
+      bindings[i].frame.tensors[t].device.device_type = model->device->type;
+      if (p->storage == GC_WEIGHT)
+        bindings[i].frame.tensors[t].data = model->weight_addresses[plan->weights[p->index]];
     }
   }
   if (!code)
@@ -54,6 +56,7 @@ void gc_context_destroy(gc_context *context) {
   for (int32_t i = 0; i < context->model->program->n_functions; i++)
     gc_binding_destroy(context, &context->bindings[i]);
   context->device->free(context->device_state, context->arena.data);
+  if (context->device_state) context->device->detach(context->device_state);
   gc_model_release(context->model);
   free(context->bindings);
   free(context);

@@ -37,12 +37,6 @@ static int cpu_copy(void *state, void *target, const void *source, size_t bytes,
   return GC_OK;
 }
 
-static int cpu_launch(void *state, gc_kernel kernel, gc_value *args, int32_t n_args) {
-  (void)state;
-  gc_value result = {0};
-  return kernel(NULL, args, n_args, &result);
-}
-
 static int cpu_sync(void *state, gc_error *error) {
   (void)state;
   (void)error;
@@ -52,9 +46,11 @@ static int cpu_sync(void *state, gc_error *error) {
 const gc_device gc_device_cpu = {
     .name = "cpu",
     .type = kDLCPU,
+    .alignment = GC_ALIGNMENT,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .copy = cpu_copy,
-    .launch = cpu_launch,
+    .upload = cpu_copy,
+    .download = cpu_copy,
     .sync = cpu_sync,
 };

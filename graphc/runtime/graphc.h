@@ -73,7 +73,8 @@ typedef enum {
   GC_ERROR_USE = 2,      /* a wrong argument: unknown function, NULL, context already in use */
   GC_ERROR_ARTIFACT = 3, /* the artifact is missing, damaged or made for another machine */
   GC_ERROR_MEMORY = 4,   /* memory or threads cannot be had */
-  GC_ERROR_KERNEL = 5    /* a kernel refused to run: a fault of the compiler */
+  GC_ERROR_KERNEL = 5,   /* a kernel refused to run: a fault of the compiler */
+  GC_ERROR_DEVICE = 6    /* the accelerator is missing, too small, or failed */
 } gc_status;
 
 /* What went wrong: one or two lines in lower case, always terminated. */

@@ -33,9 +33,9 @@ int gc_check_features(const char *const *features, int32_t n_features, gc_error 
 int32_t gc_physical_cores(void);
 
 /* arena.c: offsets such that buffers live at the same time never overlap; returns the total, or
- * SIZE_MAX on overflow. `order` is scratch of 2 n entries. Sizes are rounded up in place. */
-size_t gc_place_buffers(int32_t n, const gc_buffer_plan *buffers, size_t *sizes, size_t *offsets,
-                        int32_t *order);
+ * SIZE_MAX on overflow. Sizes become multiples of `alignment`, a power of two. `order` is scratch of 2 n entries. Sizes are rounded up in place. */
+size_t gc_place_buffers(int32_t n, const gc_buffer_plan *buffers, size_t alignment, size_t *sizes,
+                        size_t *offsets, int32_t *order);
 
 /* tensor.c */
 size_t gc_tensor_bytes(DLDataType dtype, int32_t ndim,
@@ -54,6 +54,9 @@ struct gc_model {
   int32_t threads, spin_us, n_cpus;
   int32_t *cpus;
   _Atomic int references; /* the caller's and one for each context */
+  const gc_device *device;
+  void *device_shared;
+  void **weight_addresses; /* [n_weights] on the device */
 };
 void gc_model_release(gc_model *model);
 
@@ -76,6 +79,7 @@ typedef struct {
   int64_t *strides;     /* of all outputs, one after the other */
   gc_block *in_blocks;  /* [n_inputs] copies of inputs that cannot be used in place */
   gc_block *out_blocks; /* [n_outputs] outputs that the context owns or stages */
+  gc_block *host_blocks; /* [n_outputs] what of a device's outputs the caller sees */
   void **in_data, **out_data;
 } gc_binding;
 

@@ -49,6 +49,19 @@ static int fill_model(gc_model *model, const char *dir, const gc_options *option
   return code;
 }
 
+static int open_device(gc_model *model, gc_error *error) {
+  const gc_program *program = model->program;
+  model->device = program->device ? program->device : &gc_device_cpu;
+  model->weight_addresses = calloc((size_t)program->n_weights + 1, sizeof(void *));
+  if (!model->weight_addresses) return gc_fail(error, GC_ERROR_MEMORY, "out of memory");
+  if (model->device->open)
+    return model->device->open(program, model->weights.data, model->weight_addresses,
+                               &model->device_shared, error);
+  for (int32_t w = 0; w < program->n_weights; w++)
+    model->weight_addresses[w] = (void *)(model->weights.data + program->weights[w].offset);
+  return GC_OK;
+}
+
 gc_model *gc_open(const char *dir, const gc_options *options, gc_error *error) {
   if (error) *error = (gc_error){0};
   gc_options own;
@@ -63,13 +76,15 @@ gc_model *gc_open(const char *dir, const gc_options *options, gc_error *error) {
     return NULL;
   }
   atomic_init(&model->references, 1);
-  if (!fill_model(model, dir, &own, error)) return model;
+  if (!fill_model(model, dir, &own, error) && !open_device(model, error)) return model;
   gc_model_release(model);
   return NULL;
 }
 
 void gc_model_release(gc_model *model) {
   if (atomic_fetch_sub(&model->references, 1) > 1) return;
+  if (model->device_shared) model->device->close(model->device_shared);
+  free(model->weight_addresses);
   gc_weights_close(&model->weights);
   free(model->cpus);
   free(model);

@@ -6,14 +6,16 @@
 
 /* TVM's calling convention: a tagged value, and the packed entry of a compiled kernel. */
 typedef struct {
-  int32_t type; /* GC_VALUE_INT or GC_VALUE_TENSOR */
+  int32_t type; /* GC_VALUE_... */
   uint32_t padding;
   union {
     int64_t integer;
+    double real;
+    void *pointer;
     DLTensor *tensor;
   } as;
 } gc_value;
-enum { GC_VALUE_INT = 1, GC_VALUE_TENSOR = 7 };
+enum { GC_VALUE_INT = 1, GC_VALUE_REAL = 3, GC_VALUE_POINTER = 4, GC_VALUE_TENSOR = 7 };
 typedef int (*gc_kernel)(void *self, gc_value *args, int32_t n_args, gc_value *result);
 
 typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA } gc_storage;
@@ -58,6 +60,19 @@ typedef struct {
   int32_t is_index; /* an integer table that kernels may index with: always checked */
 } gc_weight;
 
+/* A kernel for a device, as source text. `arguments` has a letter for each argument: p a pointer, i
+ * and l integers of 32 and 64 bits, f a float. The values after them in a launch are extents: entry
+ * k of `extents` says of which axis, 0 to 2 work-groups along x, y, z, 3 to 5 threads of one. */
+typedef struct {
+  const char *name;
+  const char *source;
+  const char *arguments;
+  int32_t n_extents;
+  uint8_t extents[6];
+} gc_device_kernel;
+
+struct gc_device;
+
 typedef struct {
   uint64_t weights_bytes;     /* size of weights.bin */
   uint8_t weights_digest[32]; /* SHA-256 of its table */
@@ -65,6 +80,9 @@ typedef struct {
   const gc_weight *weights;
   const gc_function_plan *functions;
   const char *const *features; /* CPU features that the kernels need, by LLVM's names */
+  const struct gc_device *device; /* NULL: kernels run on the CPU */
+  const gc_device_kernel *kernels;
+  int32_t n_kernels;
 } gc_program;
 
 extern const gc_program gc_the_program;

@@ -1,5 +1,6 @@
 /* run.c: one run from the caller's tensors to the caller's tensors. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -70,6 +71,28 @@ static bool overlap(const DLTensor *a, const DLTensor *b) {
   return a_low < b_high && b_low < a_high;
 }
 
+/* A compact copy in the caller's memory; `bytes` are those of the tensor. */
+static void compact_into(void *copy, const DLTensor *t) {
+  int64_t strides[64];
+  gc_compact_strides(t->ndim, t->shape, strides);
+  gc_copy_strided(copy, strides, start_of(t), t->strides, t->ndim, t->shape,
+                  (size_t)(t->dtype.bits * t->dtype.lanes + 7) / 8);
+}
+
+static int upload_input(gc_context *context, gc_block *block, const DLTensor *t, size_t bytes,
+                        gc_error *error) {
+  int code = grow(context, block, bytes, error);
+  if (code) return code;
+  if (gc_is_compact(t))
+    return context->device->upload(context->device_state, block->data, start_of(t), bytes, error);
+  void *compact = malloc(bytes);
+  if (!compact) return gc_fail(error, GC_ERROR_MEMORY, "out of memory");
+  compact_into(compact, t);
+  code = context->device->upload(context->device_state, block->data, compact, bytes, error);
+  free(compact);
+  return code;
+}
+
 static int stage_inputs(gc_context *context, gc_binding *binding, const DLTensor *inputs,
                         gc_error *error) {
   const gc_function *info = &binding->frame.plan->info;
@@ -77,7 +100,14 @@ static int stage_inputs(gc_context *context, gc_binding *binding, const DLTensor
     const DLTensor *t = &inputs[i];
     binding->in_data[i] = start_of(t);
     size_t bytes = gc_tensor_bytes(t->dtype, t->ndim, t->shape);
-    if (bytes == 0 || usable_in_place(t)) continue;
+    if (bytes == 0) continue;
+    if (context->device->type != kDLCPU) {
+      int code = upload_input(context, &binding->in_blocks[i], t, bytes, error);
+      if (code) return code;
+      binding->in_data[i] = binding->in_blocks[i].data;
+      continue;
+    }
+    if (usable_in_place(t)) continue;
     int code = grow(context, &binding->in_blocks[i], bytes, error);
     if (code) return code;
     void *copy = binding->in_blocks[i].data;
@@ -85,10 +115,7 @@ static int stage_inputs(gc_context *context, gc_binding *binding, const DLTensor
       code = context->device->copy(context->device_state, copy, start_of(t), bytes, error);
       if (code) return code;
     } else {
-      int64_t strides[64];
-      gc_compact_strides(t->ndim, t->shape, strides);
-      gc_copy_strided(copy, strides, start_of(t), t->strides, t->ndim, t->shape,
-                      (size_t)(t->dtype.bits * t->dtype.lanes + 7) / 8);
+      compact_into(copy, t);
     }
     binding->in_data[i] = copy;
   }
@@ -140,7 +167,7 @@ static int choose_outputs(gc_context *context, gc_binding *binding, const DLTens
         in_place = !overlap(t, &inputs[in]);
     }
     binding->out_data[i] = start_of(t);
-    if (in_place) continue;
+    if (in_place && context->device->type == kDLCPU) continue;
     size_t bytes = gc_tensor_bytes(port->dtype, port->ndim, shape);
     int code = grow(context, &binding->out_blocks[i], bytes, error);
     if (code) return code;
@@ -177,6 +204,35 @@ static void deliver_outputs(const gc_binding *binding, DLTensor *outputs) {
   }
 }
 
+/* Brings a device's outputs to where deliver_outputs looks for them. */
+static int download_outputs(gc_context *context, gc_binding *binding, const DLTensor *outputs,
+                            gc_error *error) {
+  const gc_function_plan *plan = binding->frame.plan;
+  if (context->device->type == kDLCPU) return GC_OK;
+  for (int32_t i = 0; i < plan->info.n_outputs; i++) {
+    const gc_port *port = &plan->info.outputs[i];
+    const int64_t *shape = binding->frame.shapes + plan->output_shapes[i];
+    size_t bytes = gc_tensor_bytes(port->dtype, port->ndim, shape);
+    void *target = start_of(&outputs[i]);
+    if (!target || !gc_is_compact(&outputs[i])) {
+      gc_block *block = &binding->host_blocks[i];
+      if (!block->data || block->bytes < bytes) {
+        gc_device_cpu.free(NULL, block->data);
+        *block = (gc_block){0};
+        int code = gc_device_cpu.alloc(NULL, bytes, &block->data, error);
+        if (code) return code;
+        block->bytes = bytes;
+      }
+      target = block->data;
+    }
+    int code = context->device->download(context->device_state, target, binding->out_data[i], bytes,
+                                         error);
+    if (code) return code;
+    binding->out_data[i] = target;
+  }
+  return GC_OK;
+}
+
 static void patch_pointers(gc_binding *binding) {
   const gc_function_plan *plan = binding->frame.plan;
   for (int32_t t = 0; t < plan->n_tensors; t++) {
@@ -198,6 +254,7 @@ static int run_bound(gc_context *context, gc_binding *binding, const DLTensor *i
   code = binding->frame.plan->run(&binding->frame);
   if (!code) code = context->device->sync(context->device_state, error);
   gc_pool_leave(previous);
+  if (!code) code = download_outputs(context, binding, outputs, error);
   if (!code) deliver_outputs(binding, outputs);
   return code;
 }

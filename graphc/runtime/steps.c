@@ -2,12 +2,7 @@
 #include "internal.h"
 
 int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args) {
-  const gc_context *context = f->context;
-  if (!context->device->launch(context->device_state, kernel, f->args + first, n_args))
-    return GC_OK;
-  const char *message = gc_pool_message(context->pool);
-  return gc_fail(f->error, GC_ERROR_KERNEL, "kernel '%s' failed: %s", name,
-                 *message ? message : "no reason given");
+  return gc_launch(f->context, name, kernel, f->args + first, n_args, f->error);
 }
 
 int gc_step_copy(gc_frame *f, int32_t source, int32_t target) {

@@ -4,17 +4,19 @@
  * TVM is needed at run time. */
 #include "tvm_abi.h"
 
+#include "device.h"
+
 static void *alloc_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
-  (void)device_type;
   (void)device_id;
   (void)code;
   (void)bits;
+  if (device_type != kDLCPU) return gc_launch_alloc(bytes);
   return gc_workspace_alloc(bytes);
 }
 
 static int free_workspace(int device_type, int device_id, void *memory) {
-  (void)device_type;
   (void)device_id;
+  if (device_type != kDLCPU) return gc_launch_free(memory);
   return gc_workspace_free(memory);
 }
 

@@ -30,7 +30,9 @@ def place(
     n = len(lives)
     buffers = (_Buffer * n)(*lives)
     rounded, offsets = (ctypes.c_size_t * n)(*sizes), (ctypes.c_size_t * n)()
-    total = library.gc_place_buffers(n, buffers, rounded, offsets, (ctypes.c_int32 * (2 * n))())
+    total = library.gc_place_buffers(
+        n, buffers, ctypes.c_size_t(64), rounded, offsets, (ctypes.c_int32 * (2 * n))()
+    )
     return total, list(offsets)
 
 

@@ -101,15 +101,13 @@ class _Elements:
         """The sum, maximum or whatever it is over all reduced indices, in a register."""
         total = threads.private([1], stage.buffer.dtype)
         tir.store(total, [tir.const(0)], stage.init)
-        with _nest(stage.reduce_extents) as reduced:
+        with _Nest(stage.reduce_extents) as reduced:
             more = dict(zip(stage.reduce_vars, reduced, strict=True))
             value = self.value(stage, at, more, self._load, tir.load(total, [tir.const(0)]))
             tir.store(total, [tir.const(0)], value)
         return tir.load(total, [tir.const(0)])
 
-    def _store(
-        self, stage: Stage, at: Sequence[Any], more: Mapping[Any, Any], load: Any
-    ) -> None:
+    def _store(self, stage: Stage, at: Sequence[Any], more: Mapping[Any, Any], load: Any) -> None:
         places = {**dict(zip(stage.spatial_vars, at, strict=True)), **more}
         indices = [rewrite(i, places.get) for i in stage.indices]
         tir.store(self.stored[stage.buffer], indices, self.value(stage, at, more, load))
@@ -156,7 +154,7 @@ def stage_value(
     return rewrite(stage.value, replace)
 
 
-class _nest:  # noqa: N801 - reads as a word of the loop language
+class _Nest:
     """Serial loops; yields their variables."""
 
     def __init__(self, extents: Sequence[Any]) -> None:
@@ -171,5 +169,5 @@ class _nest:  # noqa: N801 - reads as a word of the loop language
             loop.__exit__(*details)
 
 
-def _serial(stage: Stage) -> _nest:
-    return _nest(list(stage.spatial_extents))
+def _serial(stage: Stage) -> _Nest:
+    return _Nest(list(stage.spatial_extents))

@@ -102,7 +102,9 @@ def _uses(expr: Any, variable: Any) -> bool:
 
 
 def _axes(root: Stage, left: Any, right: Any) -> _Axes | None:
-    batch, rows, columns = [], [], []
+    batch: list[int] = []
+    rows: list[int] = []
+    columns: list[int] = []
     for position, variable in enumerate(root.spatial_vars):
         in_left, in_right = _uses(left, variable), _uses(right, variable)
         place = batch if in_left and in_right else rows if in_left else columns
@@ -166,7 +168,9 @@ class _Matmul:
             threads.thread(d.side, "y") as y,
             threads.thread(d.side, "x") as x,
         ):
-            self._tile(threads.unflatten(batch, self.batch), row_tile * tile, column_tile * tile, y, x)
+            self._tile(
+                threads.unflatten(batch, self.batch), row_tile * tile, column_tile * tile, y, x
+            )
         return build.get()
 
     def _tile(self, batch: list[Any], first_row: Any, first_column: Any, y: Any, x: Any) -> None:
@@ -192,7 +196,7 @@ class _Matmul:
                     self._store(batch, row, column, value)
 
     def _own(self, lane: Any, number: int) -> Any:
-        """Neighbouring threads own neighbouring results: shared memory is read without conflicts."""
+        """Neighbouring threads own neighbouring results: no bank of shared memory is read twice."""
         return lane + tir.const(number * self.decisions.side)
 
     def _multiply(self, acc: Any, a: Any, b: Any, k: Any, y: Any, x: Any) -> None:
@@ -223,9 +227,7 @@ class _Matmul:
                 k, at = index // tir.const(d.tile), index % tir.const(d.tile)
             place, depth = first + at, start + k
             inside = tirx.all(place < limit, depth < self.k)
-            value = tirx.if_then_else(
-                inside, self._factor(side, batch, place, depth), tir.f32(0.0)
-            )
+            value = tirx.if_then_else(inside, self._factor(side, batch, place, depth), tir.f32(0.0))
             tir.store(tile, [k, at], value)
 
     def _k_is_last(self, side: int) -> bool:

@@ -34,9 +34,7 @@ def build_softmax(
         x, y = (tir.view(p, [rows, width]) for p in params)
         with _Row(rows, width, target) as row:
             peak = row.reduce(lambda at: tir.load(x, [row.index, at]), tirx.max, float("-inf"))
-            total = row.reduce(
-                lambda at: tirx.exp(tir.load(x, [row.index, at]) - peak), _plus, 0.0
-            )
+            total = row.reduce(lambda at: tirx.exp(tir.load(x, [row.index, at]) - peak), _plus, 0.0)
 
             def write(at: Any) -> None:
                 power = tirx.exp(tir.load(x, [row.index, at]) - peak)

@@ -25,7 +25,7 @@ def thread(extent: int, axis: str = "x") -> Any:
 
 
 def shared(shape: Sequence[int], dtype: str = "float32") -> Any:
-    """Memory that the threads of a work-group share; barriers are inserted where they are needed."""
+    """Memory that the threads of a work-group share; TVM puts barriers where they are needed."""
     return T.alloc_buffer([tir.const(n) for n in shape], dtype, scope="shared")
 
 
