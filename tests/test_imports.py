@@ -26,6 +26,7 @@ RANKS = (
         "arrays",
         "native",
         "module",
+        "emulation",
         "llm",
     ),
     ("targets", "tuning_logs"),
