@@ -39,8 +39,7 @@ class Weight:
     def sums(self, factor: int) -> npt.NDArray[np.int32]:
         """factor * sum of (code - zero) over the depth, for each column."""
         total: npt.NDArray[np.int32] = self.codes().sum(axis=0, dtype=np.int32)
-        total = (total - self.zero * np.int32(self.depth)) * np.int32(factor)
-        return total
+        return (total - self.zero * np.int32(self.depth)) * np.int32(factor)
 
 
 def weight_of(
