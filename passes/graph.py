@@ -151,6 +151,10 @@ class Graph:
         """Whether one operator alone uses the value, so that fusing it repeats no work."""
         return len(node.users) == 1 and node not in self.outputs
 
+    def functions(self) -> dict[Any, Any]:
+        """The functions that were made for this graph, by their variable."""
+        return dict(self._functions)
+
     # Rewriting
 
     def emit(self, expr: relax.Expr, name: str = "") -> Node:
@@ -200,6 +204,11 @@ class Graph:
     def kernel(self, node: Node) -> tirx.PrimFunc:
         """The kernel that a call_tir runs."""
         return self.model.mod[node.expr.args[0]]
+
+    def callee(self, node: Node) -> relax.Function:
+        """The function of the module that a call calls."""
+        var = node.expr.op
+        return self._functions[var] if var in self._functions else self.model.mod[var]
 
     def function(self, function: relax.Function, hint: str) -> relax.GlobalVar:
         """The GlobalVar of a private function, shared with an equal one if there is one."""

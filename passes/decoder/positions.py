@@ -1,0 +1,251 @@
+"""What depends on positions only: how it is recomputed for any positions, and its value for some.
+
+    arange(start, start + sequence)     ----->   positions + start
+    cumsum(ones [1, sequence])          ----->   positions + 1
+    table[k : k + sequence]             ----->   table[positions + k]
+    tril(x), triu(x)                    ----->   where(column - row <= k, x, 0)
+
+Everything else that is made of these is emitted as it is. `Probe` evaluates such values at chosen
+positions, far ones too, without a tensor of all positions up to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from graphc.ir import Model, Signature
+from graphc.passes.cancel_arithmetic import uniform
+from graphc.passes.decoder.replay import Replay, Rule
+from graphc.passes.decoder.specialise import NotADecoder, variables
+from graphc.passes.evaluate import Array, can_evaluate, evaluate, integers
+from graphc.passes.graph import Graph
+from graphc.passes.node import Node
+
+_TRIANGLES = ("tril", "triu")
+
+
+def dependent(graph: Graph) -> set[Node]:
+    """The nodes that depend on the tokens."""
+    found = {node for node in graph.nodes() if node.op == "input"}
+    for node in graph.nodes():
+        if any(source in found for source in node.inputs):
+            found.add(node)
+    return found
+
+
+def position_rule(graph: Graph, length: tirx.Var, positions: Any) -> Rule:
+    """The rule that replays counting, prefixes of tables and triangles for `positions` [t]."""
+
+    def rule(replay: Replay, node: Node) -> Any | None:
+        if node.op == "arange":
+            start = counted(graph, node, length)
+            return None if start is None else _shifted(replay, positions, start, node.dtype)
+        if node.op == "cumsum" and length in variables(node.shape[_axis(node)]):
+            return _sum_of_ones(graph, replay, node, positions)
+        if node.op == "strided_slice":
+            return _prefix(graph, replay, node, length, positions)
+        if node.op in _TRIANGLES:
+            return _triangle(replay, node, positions)
+        return None
+
+    return rule
+
+
+def counted(graph: Graph, node: Node, length: tirx.Var) -> int | None:
+    """The start of an arange over as many numbers as there are tokens; None if fixed."""
+    start, stop, step = (getattr(arg, "value", arg) for arg in node.expr.args)
+    if not any(length in variables(value) for value in (start, stop, step)):
+        return None
+    if not isinstance(start, int) or step != 1 or not graph.shapes.same(stop, start + length):
+        raise NotADecoder(f"{node.name} counts from {start} to {stop}, not over the tokens")
+    return start
+
+
+def prefix_of(graph: Graph, node: Node, length: tirx.Var) -> list[tuple[int, int]] | None:
+    """(axis, first row) of every axis along which a slice is as long as the tokens are."""
+    source = node.inputs[0]
+    if any(length in variables(extent) for extent in source.shape):
+        return None
+    axes, steps = integers(node.args[1]), integers(node.args[4]) if len(node.args) > 4 else None
+    begin = [getattr(value, "value", None) for value in node.args[2].fields]
+    found = []
+    for number, axis in enumerate(axes or ()):
+        if length not in variables(node.shape[axis]):
+            continue
+        first = begin[number]
+        regular = steps is None or steps[number] == 1
+        if first is None or first < 0 or not regular:
+            return None
+        if not graph.shapes.same(node.shape[axis], length):
+            return None
+        found.append((axis % node.rank, first))
+    return found or None
+
+
+def longest(graph: Graph, nodes: Sequence[Node], length: tirx.Var) -> int | None:
+    """The largest sequence that the tables of positions among the nodes have rows for."""
+    limits = []
+    for node in nodes:
+        if node.op == "strided_slice":
+            for axis, first in prefix_of(graph, node, length) or ():
+                rows = node.inputs[0].shape[axis]
+                limits += [rows - first] if isinstance(rows, int) else []
+        if node.op == "take" and node.inputs[0].is_constant and _counts(graph, node.inputs[1]):
+            rows = node.inputs[0].shape[0 if node.attrs.axis is None else int(node.attrs.axis)]
+            limits += [rows] if isinstance(rows, int) else []
+    return min(limits, default=None)
+
+
+def _counts(graph: Graph, index: Node) -> bool:
+    """Whether a plain index is made of positions alone, at an offset that is not looked at."""
+    return index.op == "arange"
+
+
+class Probe:
+    """Values of nodes that depend on positions only, at given positions."""
+
+    def __init__(self, graph: Graph, length: tirx.Var) -> None:
+        self._graph, self._length = graph, length
+
+    def at(
+        self,
+        node: Node,
+        positions: Sequence[int],
+        given: Mapping[Node, Array] | None = None,
+    ) -> Array:
+        """The value where the tokens' positions are these; `given` are the values of some nodes."""
+        nodes = _ancestors(node, given or {})
+        builder = relax.BlockBuilder()
+        params = [other.var for other in nodes if other.op == "param"]
+        replay = Replay(builder, {self._length: len(positions)})
+        at = relax.const(np.asarray(positions, np.int32), "int32")
+        with builder.function("probe", params, attrs={"num_input": 0}):
+            with builder.dataflow():
+                for other, array in (given or {}).items():
+                    replay.values[other] = relax.const(array, str(array.dtype))
+                replay.run(nodes, [position_rule(self._graph, self._length, at)])
+                value = replay.values[node]
+                value = value if isinstance(value, relax.Var) else builder.emit(value)
+                result = builder.emit_output(relax.Tuple([value]))
+            builder.emit_func_output(result)
+        mod = tvm.IRModule({**dict(self._graph.model.mod.functions_items()), **_only(builder)})
+        model = Model(mod, self._graph.params, {"probe": Signature((), (), ())})
+        return _value(Graph(model, "probe"))
+
+
+def _only(builder: relax.BlockBuilder) -> dict[Any, Any]:
+    return {var: fn for var, fn in builder.get().functions_items() if var.name_hint == "probe"}
+
+
+def _value(graph: Graph) -> Array:
+    (wanted,) = graph.outputs
+    known: dict[Node, Array] = {}
+    for node in graph.nodes():
+        if node.is_constant:
+            known[node] = graph.value(node)
+            continue
+        arrays = [known[source] for source in node.inputs]
+        more = _MORE.get(node.op)
+        if more is not None:
+            known[node] = more(node, *arrays)
+        elif can_evaluate(node):
+            known[node] = evaluate(node, arrays)
+        else:
+            raise NotADecoder(f"the value of {node.name} ({node.op}) is not computed here")
+    return known[wanted]
+
+
+def _ancestors(node: Node, given: Collection[Node]) -> list[Node]:
+    seen: set[Node] = set(given)
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top not in seen:
+            seen.add(top)
+            stack.extend(top.inputs)
+    return sorted(seen - set(given), key=lambda each: each.order)
+
+
+# -- the rules -----------------------------------------------------------------------------
+
+
+def _axis(node: Node) -> int:
+    axis = node.attrs.axis
+    return 0 if axis is None else int(axis) % node.rank
+
+
+def _shifted(replay: Replay, positions: Any, start: int, dtype: str) -> Any:
+    numbers = replay.emit(relax.op.astype(positions, dtype))
+    if not start:
+        return numbers
+    return replay.emit(relax.op.add(numbers, relax.const(start, dtype)))
+
+
+def _sum_of_ones(graph: Graph, replay: Replay, node: Node, positions: Any) -> Any:
+    value = uniform(graph, node.inputs[0])
+    if value is None or bool(node.attrs.exclusive):
+        raise NotADecoder(f"{node.name} adds up what is not the same for every token")
+    if any(extent != 1 for axis, extent in enumerate(node.shape) if axis != _axis(node)):
+        raise NotADecoder(f"{node.name} adds up several rows")
+    numbers = _shifted(replay, positions, 1, node.dtype)
+    if value != 1:
+        numbers = replay.emit(relax.op.multiply(numbers, relax.const(value, node.dtype)))
+    return replay.emit(relax.op.reshape(numbers, replay.shape(node)))
+
+
+def _prefix(
+    graph: Graph, replay: Replay, node: Node, length: tirx.Var, positions: Any
+) -> Any | None:
+    ranges = prefix_of(graph, node, length)
+    if ranges is None:
+        return None
+    if len(ranges) < len(integers(node.args[1]) or ()):
+        raise NotADecoder(f"{node.name} cuts a table along other axes too")
+    value = replay.values[node.inputs[0]]
+    for axis, first in ranges:
+        rows = _shifted(replay, positions, first, "int32")
+        value = replay.emit(relax.op.take(value, rows, axis=axis), node.name)
+    return value
+
+
+def _triangle(replay: Replay, node: Node, positions: Any) -> Any:
+    op = relax.op
+    offset = int(getattr(node.args[1], "value", 0)) if len(node.args) > 1 else int(node.attrs.k)
+    beyond = replay.emit(
+        op.subtract(op.expand_dims(positions, [0]), op.expand_dims(positions, [1]))
+    )
+    compare = op.less_equal if node.op == "tril" else op.greater_equal
+    kept = replay.emit(compare(beyond, relax.const(offset, "int32")))
+    value = replay.values[node.inputs[0]]
+    return replay.emit(op.where(kept, value, relax.const(0, node.dtype)), node.name)
+
+
+# -- operators that constant folding leaves alone -------------------------------------------
+
+
+def _gather_nd(node: Node, array: Array, index: Array) -> Array:
+    assert int(node.attrs.batch_dims) == 0, node
+    return np.asarray(array[tuple(np.moveaxis(index, -1, 0))])
+
+
+def _gather_elements(node: Node, array: Array, index: Array) -> Array:
+    return np.take_along_axis(array, index, int(node.attrs.axis) % array.ndim)
+
+
+def _cumsum(node: Node, array: Array) -> Array:
+    return np.cumsum(array, axis=_axis(node)).astype(node.dtype)
+
+
+_MORE: dict[str, Any] = {
+    "gather_nd": _gather_nd,
+    "gather_elements": _gather_elements,
+    "cumsum": _cumsum,
+    "match_cast": lambda node, array: array,
+    "call_pure_packed": lambda node, array: array,
+    "clip": lambda node, array: np.clip(array, node.args[1].value, node.args[2].value),
+}
