@@ -3,6 +3,7 @@
     arange(start, start + sequence)     ----->   positions + start
     cumsum(ones [1, sequence])          ----->   positions + 1
     table[k : k + sequence]             ----->   table[positions + k]
+    table[n - sequence : n]             ----->   table[positions + n - total]    (for `Probe` only)
     tril(x), triu(x)                    ----->   where(column - row <= k, x, 0)
 
 Everything else that is made of these is emitted as it is. `Probe` evaluates such values at chosen
@@ -18,13 +19,14 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from graphc.ir import Model, Signature
+from graphc.ir import Expr, Model, Signature
 from graphc.passes.cancel_arithmetic import uniform
 from graphc.passes.decoder.replay import Replay, Rule
 from graphc.passes.decoder.specialise import NotADecoder, variables
 from graphc.passes.evaluate import Array, can_evaluate, evaluate, integers
 from graphc.passes.graph import Graph
 from graphc.passes.node import Node
+from graphc.passes.shapes import dims_of
 
 _TRIANGLES = ("tril", "triu")
 
@@ -38,8 +40,13 @@ def dependent(graph: Graph) -> set[Node]:
     return found
 
 
-def position_rule(graph: Graph, length: tirx.Var, positions: Any) -> Rule:
-    """The rule that replays counting, prefixes of tables and triangles for `positions` [t]."""
+def position_rule(
+    graph: Graph, length: tirx.Var, positions: Any, total: int | None = None
+) -> Rule:
+    """The rule that replays counting, stretches of tables and triangles for `positions` [t].
+
+    `total` is the length of the sequence where it is known, which in a step it is not.
+    """
 
     def rule(replay: Replay, node: Node) -> Any | None:
         if node.op == "arange":
@@ -48,7 +55,7 @@ def position_rule(graph: Graph, length: tirx.Var, positions: Any) -> Rule:
         if node.op == "cumsum" and length in variables(node.shape[_axis(node)]):
             return _sum_of_ones(graph, replay, node, positions)
         if node.op == "strided_slice":
-            return _prefix(graph, replay, node, length, positions)
+            return _stretch(graph, replay, node, length, positions, total)
         if node.op in _TRIANGLES:
             return _triangle(replay, node, positions)
         return None
@@ -66,24 +73,21 @@ def counted(graph: Graph, node: Node, length: tirx.Var) -> int | None:
     return start
 
 
-def prefix_of(graph: Graph, node: Node, length: tirx.Var) -> list[tuple[int, int]] | None:
+def stretch_of(graph: Graph, node: Node, length: tirx.Var) -> list[tuple[int, Expr]] | None:
     """(axis, first row) of every axis along which a slice is as long as the tokens are."""
     source = node.inputs[0]
     if any(length in variables(extent) for extent in source.shape):
         return None
     axes, steps = integers(node.args[1]), integers(node.args[4]) if len(node.args) > 4 else None
-    begin = [getattr(value, "value", None) for value in node.args[2].fields]
-    found = []
+    begin = dims_of(node.args[2].fields)
+    found: list[tuple[int, Expr]] = []
     for number, axis in enumerate(axes or ()):
         if length not in variables(node.shape[axis]):
             continue
-        first = begin[number]
         regular = steps is None or steps[number] == 1
-        if first is None or first < 0 or not regular:
+        if not regular or not graph.shapes.same(node.shape[axis], length):
             return None
-        if not graph.shapes.same(node.shape[axis], length):
-            return None
-        found.append((axis % node.rank, first))
+        found.append((axis % node.rank, begin[number]))
     return found or None
 
 
@@ -92,9 +96,10 @@ def longest(graph: Graph, nodes: Sequence[Node], length: tirx.Var) -> int | None
     limits = []
     for node in nodes:
         if node.op == "strided_slice":
-            for axis, first in prefix_of(graph, node, length) or ():
+            for axis, first in stretch_of(graph, node, length) or ():
                 rows = node.inputs[0].shape[axis]
-                limits += [rows - first] if isinstance(rows, int) else []
+                skipped = first if isinstance(first, int) else 0
+                limits += [rows - skipped] if isinstance(rows, int) else []
         if node.op == "take" and node.inputs[0].is_constant and _counts(graph, node.inputs[1]):
             rows = node.inputs[0].shape[0 if node.attrs.axis is None else int(node.attrs.axis)]
             limits += [rows] if isinstance(rows, int) else []
@@ -123,12 +128,13 @@ class Probe:
         builder = relax.BlockBuilder()
         params = [other.var for other in nodes if other.op == "param"]
         replay = Replay(builder, {self._length: len(positions)})
+        total = max(positions) + 1
         at = relax.const(np.asarray(positions, np.int32), "int32")
         with builder.function("probe", params, attrs={"num_input": 0}):
             with builder.dataflow():
                 for other, array in (given or {}).items():
                     replay.values[other] = relax.const(array, str(array.dtype))
-                replay.run(nodes, [position_rule(self._graph, self._length, at)])
+                replay.run(nodes, [position_rule(self._graph, self._length, at, total)])
                 value = replay.values[node]
                 value = value if isinstance(value, relax.Var) else builder.emit(value)
                 result = builder.emit_output(relax.Tuple([value]))
@@ -198,16 +204,25 @@ def _sum_of_ones(graph: Graph, replay: Replay, node: Node, positions: Any) -> An
     return replay.emit(relax.op.reshape(numbers, replay.shape(node)))
 
 
-def _prefix(
-    graph: Graph, replay: Replay, node: Node, length: tirx.Var, positions: Any
+def _stretch(
+    graph: Graph,
+    replay: Replay,
+    node: Node,
+    length: tirx.Var,
+    positions: Any,
+    total: int | None,
 ) -> Any | None:
-    ranges = prefix_of(graph, node, length)
+    ranges = stretch_of(graph, node, length)
     if ranges is None:
         return None
     if len(ranges) < len(integers(node.args[1]) or ()):
         raise NotADecoder(f"{node.name} cuts a table along other axes too")
     value = replay.values[node.inputs[0]]
     for axis, first in ranges:
+        if not isinstance(first, int):
+            if total is None:
+                raise NotADecoder(f"{node.name} takes rows that depend on the whole length")
+            first = Replay(replay.builder, {length: total}).dim(first)
         rows = _shifted(replay, positions, first, "int32")
         value = replay.emit(relax.op.take(value, rows, axis=axis), node.name)
     return value

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from graphc.codegen.rewrite import walk
 from graphc.ir import Expr
+from graphc.passes.cancel_arithmetic import uniform
 from graphc.passes.cancel_layout import permutation
+from graphc.passes.decoder.kernels import keeps_apart
 from graphc.passes.decoder.specialise import NotADecoder, variables
 from graphc.passes.graph import Graph
 from graphc.passes.node import Node
@@ -45,7 +48,7 @@ class Lanes:
     """Lanes of the nodes of one graph; `sites` are the attentions, which may mix."""
 
     def __init__(self, graph: Graph, length: tirx.Var, sites: Collection[Node]) -> None:
-        self._graph, self._length, self._sites = graph, length, set(sites)
+        self.graph, self._length, self._sites = graph, length, set(sites)
         self.known: dict[Node, Lane | None] = {}
 
     def find(self, nodes: Sequence[Node]) -> dict[Node, Lane | None]:
@@ -65,7 +68,7 @@ class Lanes:
             raise Mixes(node, "it pairs every token with every other")
         (axis,) = axes
         sources = {s: self.known[s] for s in node.inputs if self.known.get(s) is not None}
-        if node in self._sites or not sources:
+        if node in self._sites or not sources or self._is_count(node):
             return self._plain(node, axis)
         rule = _RULES.get(node.op, _unknown if node.op not in _ELEMENTWISE else _aligned)
         lane = rule(self, node, axis)
@@ -94,12 +97,16 @@ class Lanes:
             raise Mixes(node, f"its extent {node.shape[axis]} is no multiple of the tokens")
         return Lane(axis, 1, count)
 
+    def _is_count(self, node: Node) -> bool:
+        """Whether a sum along the tokens numbers them, which positions do too."""
+        return node.op == "cumsum" and uniform(self.graph, node.inputs[0]) is not None
+
     def _per_token(self, extent: Expr) -> int | None:
         """c if the extent is c * sequence."""
-        if self._graph.shapes.same(extent, self._length):
+        if self.graph.shapes.same(extent, self._length):
             return 1
         for factor in _divisors_in(extent):
-            if self._graph.shapes.same(extent, self._length * factor):
+            if self.graph.shapes.same(extent, self._length * factor):
                 return factor
         return None
 
@@ -110,8 +117,6 @@ class Lanes:
 
 def _divisors_in(extent: Expr) -> list[int]:
     """Whole factors worth trying: products of the numbers in the expression."""
-    from graphc.codegen.rewrite import walk
-
     numbers = [int(part.value) for part in walk(extent) if isinstance(part, tirx.IntImm)]
     return sorted({*numbers, math.prod(numbers)})
 
@@ -233,7 +238,7 @@ def _sliced(lanes: Lanes, node: Node, axis: int) -> Lane | None:
     lane = lanes.of(source)
     if lane is None or lane.axis != axis:
         return None
-    whole = lanes._graph.shapes.same(source.shape[axis], node.shape[axis])
+    whole = lanes.graph.shapes.same(source.shape[axis], node.shape[axis])
     return lane if whole else None
 
 
@@ -246,6 +251,18 @@ def _repeated(lanes: Lanes, node: Node, axis: int) -> Lane | None:
     lane = _same(lanes, node, axis)
     along = node.attrs.axis
     return lane if along is not None and int(along) % node.rank != axis else None
+
+
+def _kernel(lanes: Lanes, node: Node, axis: int) -> Lane | None:
+    """A kernel of loops: every tensor has its tokens on one axis and is read there in step."""
+    found = [lanes.of(source) for source in node.inputs]
+    shapes = {(lane.outer, lane.inner) for lane in found if lane is not None}
+    if len(shapes) != 1:
+        return None
+    axes = [None if lane is None else lane.axis for lane in found]
+    if not keeps_apart(lanes.graph.kernel(node), [*axes, axis]):
+        raise Mixes(node, "its kernel reads along the tokens")
+    return Lane(axis, *shapes.pop())
 
 
 def _unknown(lanes: Lanes, node: Node, axis: int) -> Lane | None:
@@ -279,5 +296,6 @@ _RULES: dict[str, Rule] = {
        "flip")},
     **{name: _along("axes") for name in ("nn.rms_norm", "nn.layer_norm")},
     "one_hot": _same,
+    "call_tir": _kernel,
     "tuple_get_item": lambda lanes, node, axis: lanes.of(node.inputs[0]),
 }  # fmt: skip

@@ -1,0 +1,72 @@
+"""Whether a kernel written as loops keeps the entries along one axis of its tensors apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PrimType, TensorLoad
+
+from graphc.codegen.rewrite import walk
+
+
+def keeps_apart(kernel: tirx.PrimFunc, axes: Sequence[int | None]) -> bool:
+    """Whether every loop nest reads and writes, on an axis of each tensor, at one loop variable.
+
+    `axes` has an entry for every tensor parameter in order, None for one without the axis.
+    """
+    buffers = [param for param in kernel.params if not isinstance(param.ty, PrimType)]
+    if len(buffers) != len(axes):
+        return False
+    lanes = {buffer.name: axis for buffer, axis in zip(buffers, axes, strict=True)}
+    return all(_one_variable(nest, lanes) for nest in _nests(kernel.body))
+
+
+def _nests(body: Any) -> Iterator[Any]:
+    """The statements of a kernel one after the other."""
+    while hasattr(body, "block"):
+        body = body.block.body
+    if isinstance(body, tirx.SeqStmt):
+        for part in body.seq:
+            yield from _nests(part)
+    else:
+        yield body
+
+
+def _one_variable(nest: Any, lanes: dict[str, int | None]) -> bool:
+    places: list[Any] = []
+    loops: list[Any] = []
+    pending = [nest]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, tirx.For):
+            loops.append(node.loop_var)
+            pending.append(node.body)
+        elif isinstance(node, tirx.SeqStmt):
+            pending.extend(node.seq)
+        elif isinstance(node, tirx.IfThenElse):
+            pending.append(node.then_case)
+            pending.extend([node.else_case] if node.else_case is not None else [])
+            places += _places(node.condition, lanes)
+        elif isinstance(node, tirx.BufferStore):
+            axis = lanes.get(node.buffer.name)
+            places += [] if axis is None else [node.indices[axis]]
+            for part in (node.value, *node.indices):
+                places += _places(part, lanes)
+        else:
+            return False
+    if not places:
+        return True
+    first = places[0]
+    is_loop = any(first.same_as(variable) for variable in loops)
+    return is_loop and all(place.same_as(first) for place in places)
+
+
+def _places(expr: Any, lanes: dict[str, int | None]) -> list[Any]:
+    """The indices on the lanes of the tensors that an expression reads."""
+    return [
+        node.indices[axis]
+        for node in walk(expr)
+        if isinstance(node, TensorLoad) and (axis := lanes.get(node.source.name)) is not None
+    ]
