@@ -99,7 +99,7 @@ def check(model: Path, target: str, as_json: bool) -> None:
 @click.option(
     "--decoder",
     type=click.Choice(["auto", "off"]),
-    default="auto",
+    default="off",
     show_default=True,
     help="Give a causal language model a paged cache, or keep it as it is.",
 )

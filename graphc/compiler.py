@@ -129,7 +129,7 @@ def _build(
     stage("load")
     model = _dumped("1-load", frontend.load(source, dims=config.dims, outputs=observe))
     stage("graph")
-    model = _dumped("2-graph", pipeline.graph(model, device))
+    model = _dumped("2-graph", _graph(model, device, config))
     if config.quantize is not None:
         stage("quantize")
         request = Request(config.quantize, device, config)
@@ -169,6 +169,28 @@ def _build(
             source=source.name,
         )
     )
+
+
+def _graph(model: Model, device: Target, config: CompileConfig) -> Model:
+    """The graph passes; a causal language model becomes its step over paged caches."""
+    from graphc.passes import pipeline
+    from graphc.passes.decoder.derive import derive
+    from graphc.passes.decoder.specialise import NotADecoder, specialise
+
+    reason = "decoder = off"
+    if config.decoder == "auto":
+        try:
+            one_sequence = pipeline.graph(specialise(model), device)
+            return derive(one_sequence, config.max_context)
+        except NotADecoder as error:
+            reason = str(error)
+            env.log(1, f"not stepped as a causal language model: {reason}")
+    if config.max_context is not None:
+        raise ConfigError(
+            f"max_context = {config.max_context}: only a causal language model has a context, "
+            f"leave it out: {reason}"
+        )
+    return pipeline.graph(model, device)
 
 
 def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact.Draft) -> None:

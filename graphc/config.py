@@ -50,7 +50,7 @@ class CompileConfig:
     max_error: float = 0.01
     tuning_log: Path | None = None
     max_context: int | None = None
-    decoder: str = "auto"
+    decoder: str = "off"
 
     def __post_init__(self) -> None:
         for name in _RESERVED:

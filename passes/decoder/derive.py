@@ -1,9 +1,9 @@
 """From a causal language model with batch 1 to its step over paged caches; see DESIGN section 8.
 
-    demand      attentions over the tokens, everything else keeps tokens apart   (recognise, roles)
-    mask        what is added to the scores, as attributes                       (mask)
-    cut         what is cached of each token                                     (cut)
-    rewrite     the function `step`                                              (rewrite)
+demand      attentions over the tokens, everything else keeps tokens apart   (recognise, roles)
+mask        what is added to the scores, as attributes                       (mask)
+cut         what is cached of each token                                     (cut)
+rewrite     the function `step`                                              (rewrite)
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import numpy as np
 from tvm import tirx
 
 from graphc.ir import DecoderInfo, Model
+from graphc.passes import pipeline
 from graphc.passes.decoder import cut, recognise
 from graphc.passes.decoder.mask import Mask, fit
 from graphc.passes.decoder.positions import Probe, dependent, longest
 from graphc.passes.decoder.recognise import Site
 from graphc.passes.decoder.rewrite import Attention, Step, weight
 from graphc.passes.decoder.roles import Lane, Lanes
-from graphc.passes.decoder.specialise import NotADecoder
+from graphc.passes.fold_constants import fold_constants
 from graphc.passes.graph import Graph
+from graphc.passes.merge_duplicates import merge_duplicates
 from graphc.passes.node import Node
+from graphc.passes.simplify import simplify
+
+_CLEAN = (simplify, fold_constants, merge_duplicates)
 
 UNLIMITED = 1 << 20
 """The longest sequence where neither positions nor the export set a limit."""
@@ -53,7 +58,7 @@ def derive(model: Model, max_context: int | None = None) -> Model:
         vocabulary=int(logits.shape[-1]),
         max_context=min(max_context or UNLIMITED, limit or UNLIMITED),
     )
-    return step.model(info)
+    return pipeline.run(_CLEAN, step.model(info))
 
 
 def _with_new(tokens: set[Node], sites: Mapping[Node, Site]) -> set[Node]:
@@ -119,6 +124,3 @@ def _lanes(
     }
     step = Step(graph, length, plain, {})
     return Lanes(graph, length, sites).find(step.reached(graph.outputs))
-
-
-

@@ -13,7 +13,7 @@ positions, far ones too, without a tensor of all positions up to them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tvm
@@ -40,9 +40,7 @@ def dependent(graph: Graph) -> set[Node]:
     return found
 
 
-def position_rule(
-    graph: Graph, length: tirx.Var, positions: Any, total: int | None = None
-) -> Rule:
+def position_rule(graph: Graph, length: tirx.Var, positions: Any, total: int | None = None) -> Rule:
     """The rule that replays counting, stretches of tables and triangles for `positions` [t].
 
     `total` is the length of the sequence where it is known, which in a step it is not.
@@ -79,7 +77,7 @@ def stretch_of(graph: Graph, node: Node, length: tirx.Var) -> list[tuple[int, Ex
     if any(length in variables(extent) for extent in source.shape):
         return None
     axes, steps = integers(node.args[1]), integers(node.args[4]) if len(node.args) > 4 else None
-    begin = dims_of(node.args[2].fields)
+    begin = dims_of(cast(Any, node.args[2]).fields)
     found: list[tuple[int, Expr]] = []
     for number, axis in enumerate(axes or ()):
         if length not in variables(node.shape[axis]):

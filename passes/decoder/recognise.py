@@ -1,6 +1,7 @@
 """Finds the attentions of a causal language model with batch 1, in every spelling.
 
-    softmax(c tanh(s q k^T / c) + bias) v   ----->   Site(q [s, h, d], k [s, hk, d], v [s, hk, dv], ..)
+    softmax(c tanh(s q k^T / c) + bias) v
+        ----->   Site(q [s, h, d], k [s, hk, d], v [s, hk, dv], scale, softcap, biases)
 
 From the composite that `recognise_attention` made, or from the product of a softmax with the
 values: scale, soft cap, biases, casts and reshapes are peeled off the scores, a sink (one more
@@ -27,8 +28,10 @@ from graphc.passes.node import Node
 
 @dataclass(frozen=True)
 class Site:
-    """One attention: `node` is its result, of shape [.., s, dv] or, `is_token_major`, [s, .., dv]
-    with the heads between; `sinks` is a value [.., 1] or wider in its last axis, per head."""
+    """One attention: `node` is its result, [.., s, dv] of a product, [b, s, h, dv] of a composite.
+
+    `sinks` is a value [.., s | 1, 1], one for each head.
+    """
 
     node: Node
     q: Node
@@ -69,8 +72,8 @@ def _composite(graph: Graph, node: Node, length: tirx.Var) -> Site | None:
         return None
     scores = (q.shape[0], q.shape[2], length, length)
     biases = tuple(Bias(bias, scores) for bias in more)
-    operands = [_heads_second(graph, value) for value in (q, k, v)]
-    return Site(node, *operands, scale=float(attrs["scale"]), biases=biases)
+    q, k, v = (_heads_second(graph, value) for value in (q, k, v))
+    return Site(node, q, k, v, float(attrs["scale"]), biases)
 
 
 def _heads_second(graph: Graph, value: Node) -> Node:
@@ -103,19 +106,23 @@ class _Peeler:
             return None
         scores = self._scores(top)
         left, right = scores.product.inputs
-        if not self._is(left, -2) or not self._is(right, -1) or not self._is(self.node.inputs[1], -2):
+        if (
+            not self._is(left, -2)
+            or not self._is(right, -1)
+            or not self._is(self.node.inputs[1], -2)
+        ):
             raise Unrecognised(
                 f"the scores of {softmax.name} are no product of queries with keys: "
                 f"{scores.product.name} multiplies {left.name} and {right.name}"
             )
-        keys = permute_to(self.graph, right, [*range(right.rank - 2), right.rank - 1, right.rank - 2])
+        keys = permute_to(
+            self.graph, right, [*range(right.rank - 2), right.rank - 1, right.rank - 2]
+        )
         q, k, v = (self._operand(x) for x in (left, keys, self.node.inputs[1]))
         for product, heads in ((scores.product, keys), (self.node, self.node.inputs[1])):
             if not _serves_in_order(product, heads) or q.shape[1] != _heads(scores.product):
                 raise Unrecognised(f"{product.name} pairs heads in another order")
-        return Site(
-            self.node, q, k, v, scores.scale, scores.biases, scores.softcap, sinks
-        )
+        return Site(self.node, q, k, v, scores.scale, scores.biases, scores.softcap, sinks)
 
     def _is(self, node: Node, axis: int) -> bool:
         return node.rank >= 2 and self.graph.shapes.same(node.shape[axis], self.length)
@@ -178,9 +185,7 @@ class _Peeler:
             if number is not None:
                 node, factor = number
                 scale *= factor
-            elif node.op == "astype":
-                node = node.inputs[0]
-            elif node.op == "reshape" and self._pairs(node.inputs[0]):
+            elif node.op == "astype" or (node.op == "reshape" and self._pairs(node.inputs[0])):
                 node = node.inputs[0]
             elif node.op == "tanh" and not softcap:
                 softcap, scale, node = scale, scale, node.inputs[0]

@@ -115,11 +115,12 @@ class Step:
         mod = tvm.IRModule({**self._callees(function), var: function}, graph.model.mod.attrs)
         output = Port("logits", "float32", (self._dims["logit_rows"], info.vocabulary))
         dims = tuple(Dim(name) for name in self._dims)
-        used = {param.name for param in params}
+        used = [param.name for param in params]
         return dataclasses.replace(
             graph.model,
             mod=mod,
-            params={name: value for name, value in graph.params.items() if name in used},
+            params=graph.params.only(used),
+            quantized={name: graph.quantized[name] for name in used if name in graph.quantized},
             signatures={STEP: Signature(tuple(ports), (output,), dims)},
             decoder=info,
         )
@@ -209,9 +210,7 @@ class Step:
 
         return rule
 
-    def _attention(
-        self, replay: Replay, attention: Attention, inputs: Mapping[str, Any]
-    ) -> Any:
+    def _attention(self, replay: Replay, attention: Attention, inputs: Mapping[str, Any]) -> Any:
         site, mask = attention.site, attention.mask
         keys, values = (
             self._append(replay, kept, inputs) for kept in (attention.keys, attention.values)
@@ -227,7 +226,9 @@ class Step:
         )
         heads = int(site.q.shape[1])
         kept = [(k.heads, k.width) for k in (attention.keys, attention.values)]
-        function = paged.attention_function(info, heads, kept[0], kept[1], attention.keys.value.dtype)
+        function = paged.attention_function(
+            info, heads, kept[0], kept[1], attention.keys.value.dtype
+        )
         callee = self.graph.function(function, "paged_attention")
         pages = [inputs[name] for name in ("query_starts", "lengths", "page_table")]
         operands = [replay.values[site.q], keys, values, *pages]

@@ -270,13 +270,17 @@ def _unknown(lanes: Lanes, node: Node, axis: int) -> Lane | None:
 
 
 _ELEMENTWISE = frozenset(
-    """abs add astype bitwise_and bitwise_not bitwise_or bitwise_xor call_pure_packed ceil clip cos
-    cosh divide equal erf exp floor floor_divide floor_mod greater greater_equal isfinite isinf
-    isnan left_shift less less_equal log logical_and logical_not logical_or logical_xor match_cast
-    maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.selu nn.silu
-    nn.softplus not_equal power right_shift round rsqrt sigmoid sign sin sinh sqrt square subtract
-    tan tanh where broadcast_to""".split()
-)
+    {
+        "abs", "add", "astype", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+        "call_pure_packed", "ceil", "clip", "cos", "cosh", "divide", "equal", "erf", "exp",
+        "floor", "floor_divide", "floor_mod", "greater", "greater_equal", "isfinite", "isinf",
+        "isnan", "left_shift", "less", "less_equal", "log", "logical_and", "logical_not",
+        "logical_or", "logical_xor", "match_cast", "maximum", "minimum", "mod", "multiply",
+        "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.selu", "nn.silu",
+        "nn.softplus", "not_equal", "power", "right_shift", "round", "rsqrt", "sigmoid", "sign",
+        "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "where", "broadcast_to",
+    }
+)  # fmt: skip
 _RULES: dict[str, Rule] = {
     "reshape": _reshaped,
     "expand_dims": _reshaped,

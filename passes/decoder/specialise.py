@@ -21,7 +21,7 @@ import tvm
 from tvm import relax, tirx
 
 from graphc.codegen.rewrite import walk
-from graphc.ir import Dim, Expr, Model, Port, Signature
+from graphc.ir import Dim, Expr, Model, Port, Signature, Weights
 from graphc.passes.decoder.replay import Replay
 from graphc.passes.evaluate import numpy_dtype
 from graphc.passes.graph import Graph
@@ -65,8 +65,7 @@ def specialise(model: Model) -> Model:
         with builder.dataflow():
             for node in nodes:
                 if node.op == "input":
-                    port = node.name
-                    fill = fillings.get(port)
+                    fill = fillings.get(node.name)
                     shape = replay.shape(node)
                     replay.values[node] = tokens if fill is None else fill(builder, shape)
             replay.run(nodes)
@@ -82,12 +81,12 @@ def specialise(model: Model) -> Model:
     outputs = (Port(port.name, port.dtype, (1, length, port.shape[2])),)
     inputs = (dataclasses.replace(found.tokens, shape=(1, length)),)
     bounds = Dim(dim.name, max(dim.lower, 1), dim.upper)
-    used = {param.name for param in params}
-    weights = {name: value for name, value in model.params.items() if name in used}
+    used = [param.name for param in params]
     return dataclasses.replace(
         model,
         mod=mod,
-        params=weights,
+        params=Weights(model.params).only(used),
+        quantized={name: model.quantized[name] for name in used if name in model.quantized},
         signatures={"main": Signature(inputs, outputs, (bounds,))},
     )
 

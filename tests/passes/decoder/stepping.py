@@ -80,8 +80,7 @@ class Stepper:
         self._caches = [cache.numpy() for cache in caches]
         found = logits.numpy()
         return {
-            name: found[starts[number] : starts[number + 1]]
-            for number, name in enumerate(chunks)
+            name: found[starts[number] : starts[number + 1]] for number, name in enumerate(chunks)
         }
 
 
