@@ -58,11 +58,19 @@ def static(expr: Any) -> int | None:
 
 
 @contextmanager
-def function(name: str, params: Sequence[Any], template: str) -> Iterator[IRBuilder]:
-    """Opens a PrimFunc over existing parameters; `.get()` of what it yields is the function."""
+def function(
+    name: str, params: Sequence[Any], template: str, flops: Any | None = None
+) -> Iterator[IRBuilder]:
+    """Opens a PrimFunc over existing parameters; `.get()` of what it yields is the function.
+
+    `flops` is how many additions and multiplications it takes, over its parameters' dimensions.
+    """
+    attributes = {"tirx.noalias": True, "tirx.is_scheduled": True, "graphc.template": template}
+    if flops is not None:
+        attributes["graphc.flops"] = flops
     with IRBuilder() as build, T.prim_func(s_tir=True):
         T.func_name(name)
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "graphc.template": template})
+        T.func_attr(attributes)
         for param in params:
             T.arg(param.name, param)
         yield build

@@ -104,6 +104,7 @@ class _Function:
     shape_titles: dict[tuple[str, ...], str] = field(default_factory=dict)
     scalars: dict[str, int] = field(default_factory=dict)
     args: list[str] = field(default_factory=list)
+    work: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
@@ -147,6 +148,7 @@ class _Function:
         lines += _numbers(f"{p}_weights", [self.weight_numbers[name] for name in self.plan.weights])
         run = [self._step(number, step) for number, step in enumerate(self.plan.steps)]
         lines += _table("int32_t", f"{p}_args", self.args)
+        lines += _table("gc_work", f"{p}_work", self.work)
         lines += ["", *self._bind()]
         lines += ["", f"static int {p}_run(gc_frame *f) {{", *run]
         lines += ["  (void)f;", "  return GC_OK;", "}"]
@@ -172,6 +174,8 @@ class _Function:
             "tensors": _pointer(f"{p}_tensors", plan.tensors),
             "buffers": _pointer(f"{p}_buffers", plan.buffers),
             "args": _pointer(f"{p}_args", self.args),
+            "n_work": str(len(self.work)),
+            "work": _pointer(f"{p}_work", self.work),
             "weights": _pointer(f"{p}_weights", plan.weights),
             "bind": f"{p}_bind",
             "run": f"{p}_run",
@@ -232,6 +236,8 @@ class _Function:
         if isinstance(step, Kernel):
             assert _KERNEL.fullmatch(step.name), f"kernel {step.name!r} is no C identifier"
             first = len(self.args)
+            if step.flops is not None:
+                self.work.append(f"{{{first}, {self._scalar(step.flops)}}}")
             for arg in step.args:
                 if isinstance(arg, Scalar):
                     self.args.append(str(~self._scalar(arg.value)))

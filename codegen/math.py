@@ -5,10 +5,11 @@ multiply-adds and selects instead. The coefficients are our own minimax fits (re
 iteratively reweighted least squares in float64, then rounded to float32); the errors below were
 measured in float32 against float64 over the whole range; tests/codegen/test_math.py asserts them.
 
-    exp      1 ulp      results below 2^-126 are flushed to zero
-    erf      7 ulp      x * P(x^2) / Q(x^2) on [-3.92, 3.92], within an ulp of +-1 outside
+    exp      1.3 ulp    results below 2^-125 are flushed to zero
+    exp_low  2.5 ulp    the same for x <= 0 with fewer operations: for softmax
+    erf      6 ulp      x * P(x^2) on [-3.92, 3.92], within an ulp of +-1 outside
     tanh     7 ulp      x * P(x^2) / Q(x^2) on [-9, 9], within an ulp of +-1 outside
-    sigmoid  4 ulp      1 / (1 + exp(-x)), flushed to zero below x = -87.3
+    sigmoid  4 ulp      1 / (1 + exp(-x)), flushed to zero below x = -86.9
 """
 
 from __future__ import annotations
@@ -21,37 +22,50 @@ from tvm.ir import Call
 
 from graphc.codegen.rewrite import operands, rebuild
 
-# exp(r) = 1 + r + r^2 (c0 + c1 r + ...) for |r| <= ln(2) / 2
+# e^r = 1 + r (c0 + c1 r + ...) for |r| <= ln(2) / 2, to 0.03 and to 1.5 units of 2^-24
 _EXP = (
+    1.0,
     0.4999999403953552,
-    0.1666652113199234,
-    0.04166838899254799,
-    0.008368716575205326,
-    0.0013814599951729178,
+    0.16666430234909058,
+    0.04166799783706665,
+    0.008374141529202461,
+    0.0013843865599483252,
+)
+_EXP_SHORT = (
+    0.9999997615814209,
+    0.4999915063381195,
+    0.166676327586174,
+    0.04189787432551384,
+    0.008290558122098446,
 )
 _LOG2_E = 1.4426950408889634
 # ln(2) in two parts: n * high is exact for every exponent n.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = -2.12194440054690583e-4
-_EXP_LOWEST = -87.33654
+# Added to a number below 2^22, it leaves the number's nearest integer in the lowest bits.
+_ROUND = 12582912.0
+_EXP_LOWEST = -86.98
+_EXP_LOW_LOWEST = -87.33
 _EXP_HIGHEST = 88.72283
 
-_ERF_P = (
-    1.128379225730896,
-    0.18513594567775726,
-    0.05424397811293602,
-    0.003838638076558709,
-    0.0003767554590012878,
-    4.609122697729617e-06,
-    -1.2799263870988398e-08,
-)
-_ERF_Q = (
-    1.0,
-    0.49740588665008545,
-    0.11387395113706589,
-    0.015430065803229809,
-    0.001301523414440453,
-    6.239813228603452e-05,
+# erf(x) / x over t = 2 (x / 3.92)^2 - 1: in powers of x^2 itself the terms would cancel.
+_ERF_LIMIT = 3.92
+_ERF = (
+    0.36073681712150574,
+    -0.18010924756526947,
+    0.13408273458480835,
+    -0.10915482044219971,
+    0.09062795341014862,
+    -0.07429393380880356,
+    0.058200523257255554,
+    -0.042087066918611526,
+    0.030279822647571564,
+    -0.023390822112560272,
+    0.013325597159564495,
+    -0.0031030806712806225,
+    0.0025825209449976683,
+    -0.004499504808336496,
+    0.001904569799080491,
 )
 _TANH_P = (
     1.0,
@@ -87,13 +101,35 @@ def vectorisable(expr: Any) -> Any:
 
 
 def exp(x: Any) -> Any:
-    """e^x: 2^n * exp(r) with n = round(x / ln 2); NaN stays NaN, overflow gives infinity."""
-    return _let(x, _exp)
+    """e^x; NaN stays NaN, overflow gives infinity."""
+
+    def bounded(x: Any) -> Any:
+        # The factor is 2^(n - 1), since 2^128 is not a float32; the polynomial is doubled for it.
+        value = _power(x, _EXP, doubled=True)
+        value = tirx.Select(x < _f32(_EXP_LOWEST), _f32(0.0), value)
+        return tirx.Select(x > _f32(_EXP_HIGHEST), _f32(float("inf")), value)
+
+    return _let(x, bounded)
+
+
+def exp_low(x: Any) -> Any:
+    """e^x for x <= 0, from -infinity on; NaN stays NaN."""
+
+    def bounded(x: Any) -> Any:
+        value = _power(x, _EXP_SHORT, doubled=False)
+        return tirx.Select(x < _f32(_EXP_LOW_LOWEST), _f32(0.0), value)
+
+    return _let(x, bounded)
 
 
 def erf(x: Any) -> Any:
     """The error function."""
-    return _let(x, lambda v: _odd_rational(v, 3.92, _ERF_P, _ERF_Q))
+
+    def polynomial(y: Any) -> Any:
+        t = y * y * _f32(2.0 / _ERF_LIMIT**2) - _f32(1.0)
+        return _let(t, lambda t: y * _horner(t, _ERF))
+
+    return _let(x, lambda v: _let(_clamp(v, -_ERF_LIMIT, _ERF_LIMIT), polynomial))
 
 
 def tanh(x: Any) -> Any:
@@ -107,30 +143,27 @@ def sigmoid(x: Any) -> Any:
     return one / (one + exp(_f32(0.0) - x))
 
 
-def _exp(x: Any) -> Any:
-    clamped = _clamp(x, _EXP_LOWEST, _EXP_HIGHEST)
+def _power(x: Any, coefficients: tuple[float, ...], *, doubled: bool) -> Any:
+    """e^x = 2^n e^r with n the integer nearest to x / ln 2, within the bounds of n's exponent."""
+    factor = 2.0 if doubled else 1.0
+    bias = _f32(_ROUND + (126.0 if doubled else 127.0))
 
-    def with_clamped(y: Any) -> Any:
-        return _let(tirx.floor(y * _f32(_LOG2_E) + _f32(0.5)), lambda n: with_exponent(y, n))
+    def with_rounded(t: Any) -> Any:
+        power = tirx.reinterpret("float32", _bits(t) << tirx.const(23, "int32"))
+        return _let(t - bias, lambda n: with_integer(n, power))
 
-    def with_exponent(y: Any, n: Any) -> Any:
-        return _let(y - n * _f32(_LN2_HIGH) - n * _f32(_LN2_LOW), lambda r: scaled(r, n))
+    def with_integer(n: Any, power: Any) -> Any:
+        rest = x - n * _f32(_LN2_HIGH) - n * _f32(_LN2_LOW)
+        return _let(rest, lambda r: mantissa(r) * power)
 
-    def scaled(r: Any, n: Any) -> Any:
-        mantissa = _horner(r, _EXP) * r * r + r + _f32(1.0)
-        # 2^n in two factors: n may be 128 and 2^128 is not a float32.
-        half = tirx.Cast("int32", n) >> tirx.const(1, "int32")
-        rest = tirx.Cast("int32", n) - half
-        return mantissa * _power_of_two(half) * _power_of_two(rest)
+    def mantissa(r: Any) -> Any:
+        return r * _horner(r, tuple(factor * c for c in coefficients)) + _f32(factor)
 
-    value = _let(clamped, with_clamped)
-    value = tirx.Select(x < _f32(_EXP_LOWEST), _f32(0.0), value)
-    return tirx.Select(x > _f32(_EXP_HIGHEST), _f32(float("inf")), value)
+    return _let(x * _f32(_LOG2_E) + bias, with_rounded)
 
 
-def _power_of_two(n: Any) -> Any:
-    bits = (n + tirx.const(127, "int32")) << tirx.const(23, "int32")
-    return tirx.reinterpret("float32", bits)
+def _bits(x: Any) -> Any:
+    return tirx.reinterpret("int32", x)
 
 
 def _odd_rational(x: Any, limit: float, p: tuple[float, ...], q: tuple[float, ...]) -> Any:

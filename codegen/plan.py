@@ -59,13 +59,15 @@ class Scalar:
 class Kernel:
     """Calls the PrimFunc `name`; an argument is a tensor's number or a scalar, in call order.
 
-    `writes` are the tensors among `args` that it writes; `template` says what scheduled it.
+    `writes` are the tensors among `args` that it writes; `template` says what scheduled it,
+    `flops` how many additions and multiplications it takes, when the template tells.
     """
 
     name: str
     args: tuple[int | Scalar, ...]
     writes: tuple[int, ...]
     template: str = ""
+    flops: Expr | None = None
 
 
 @dataclass(frozen=True)

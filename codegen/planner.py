@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from graphc.codegen.plan import (
@@ -18,9 +18,11 @@ from graphc.codegen.plan import (
     Storage,
     Tensor,
 )
-from graphc.ir import Model
+from graphc.codegen.rewrite import rewrite
+from graphc.ir import Expr, Model
 
 CHECK_INDICES = "graphc.check_indices"
+FLOPS = "graphc.flops"
 
 
 def plan(model: Model, name: str) -> FunctionPlan:
@@ -106,8 +108,28 @@ class _Planner:
             args.extend(Scalar(value) for value in call.args[2])
         kernel = self.model.mod[gvar]
         template = str(kernel.attrs.get("graphc.template", "")) if kernel.attrs else ""
-        self.steps.append(Kernel(gvar.name_hint, tuple(args), tuple(outputs), template))
+        flops = self._flops(kernel, args)
+        self.steps.append(Kernel(gvar.name_hint, tuple(args), tuple(outputs), template, flops))
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
+
+    def _flops(self, kernel: Any, args: list[int | Scalar]) -> Expr | None:
+        """The kernel's own count, over its parameters' dimensions, in terms of the function's."""
+        count = kernel.attrs.get(FLOPS) if kernel.attrs else None
+        if count is None:
+            return None
+        dims: dict[Any, Any] = {}
+        for param, arg in zip(kernel.params, args, strict=True):
+            if isinstance(arg, Scalar):
+                dims[param] = arg.value
+                continue
+            shape = getattr(param, "shape", ())
+            dims |= dict(zip(shape, self.tensors[arg].shape, strict=True)) if shape else {}
+
+        def value(node: Any) -> Any | None:
+            return dims.get(node) if isinstance(node, tirx.Var) else None
+
+        flops: Expr = rewrite(count, value)
+        return flops
 
     def _value(self, expr: Any) -> int:
         if isinstance(expr, GenericConst):

@@ -11,7 +11,7 @@ import os
 import platform
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from graphc import artifact
 from graphc.artifact import FunctionInfo, Manifest, PortInfo
 from graphc.errors import ArtifactError, GraphcError, InputError
-from graphc.native import Context, Library, numpy_dtype
+from graphc.native import Context, KernelTime, Library, numpy_dtype
 
 Array = npt.NDArray[Any]
 _MAX_THREADS: Final = 1024
@@ -117,6 +117,12 @@ class Module:
         sizes = {d.name: max(d.lower, min(8, 8 if d.upper is None else d.upper)) for d in info.dims}
         sizes.update(dims or {})
         return {port.name: _fill(port, sizes) for port in info.inputs}
+
+    def profile(self, function: str | None = None) -> Callable[[], list[KernelTime]]:
+        """Time every kernel of this thread's later runs; what is returned reads the times."""
+        info, context = self._function(function), self._context()
+        context.profile()
+        return lambda: context.kernel_times(info)
 
     def close(self) -> None:
         """Free threads and memory, waiting for runs in progress. Later calls fail."""

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -63,6 +64,32 @@ class _Options(ctypes.Structure):
         ("check_weights", ctypes.c_int32),
         ("weights", ctypes.c_char_p),
     )
+
+
+class _KernelTime(ctypes.Structure):
+    _fields_ = (
+        ("kernel", ctypes.c_char_p),
+        ("calls", ctypes.c_int64),
+        ("nanoseconds", ctypes.c_int64),
+        ("fastest", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("flops", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel call of a function, over all runs since Context.profile.
+
+    `bytes` are those of all its tensors; `flops` its arithmetic operations, None when not known.
+    """
+
+    kernel: str
+    calls: int
+    nanoseconds: int
+    fastest: int
+    bytes: int
+    flops: int | None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -175,6 +202,31 @@ class Context:
             self._call("gc_run", info, inputs, outputs)
         return results
 
+    def profile(self) -> None:
+        """Time every kernel of later runs, from zero."""
+        error = _Error()
+        with self._lock:
+            if self._library.dll.gc_profile(self._handle, ctypes.byref(error)):
+                _raise(error)
+
+    def kernel_times(self, info: FunctionInfo) -> list[KernelTime]:
+        """What was timed since `profile`, in run order."""
+        with self._lock:
+            read, name = self._library.dll.gc_kernel_times, info.name.encode()
+            rows = (_KernelTime * read(self._handle, name, None, 0))()
+            read(self._handle, name, rows, len(rows))
+        return [
+            KernelTime(
+                row.kernel.decode(),
+                row.calls,
+                row.nanoseconds,
+                row.fastest,
+                row.bytes,
+                None if row.flops < 0 else row.flops,
+            )
+            for row in rows
+        ]
+
     def _infer(self, info: FunctionInfo, inputs: ctypes.Array[_Tensor]) -> list[tuple[int, ...]]:
         outputs = (_Tensor * len(info.outputs))()
         self._call("gc_infer_shapes", info, inputs, outputs)
@@ -232,6 +284,15 @@ def _declare(dll: ctypes.CDLL) -> None:
     dll.gc_context_create.argtypes = (pointer, error)
     dll.gc_context_destroy.restype = None
     dll.gc_context_destroy.argtypes = (pointer,)
+    dll.gc_profile.restype = ctypes.c_int
+    dll.gc_profile.argtypes = (pointer, error)
+    dll.gc_kernel_times.restype = ctypes.c_int32
+    dll.gc_kernel_times.argtypes = (
+        pointer,
+        ctypes.c_char_p,
+        ctypes.POINTER(_KernelTime),
+        ctypes.c_int32,
+    )
     for function in (dll.gc_run, dll.gc_infer_shapes):
         function.restype = ctypes.c_int
         function.argtypes = (

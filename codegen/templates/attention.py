@@ -22,6 +22,7 @@ from typing import Any
 from tvm import tirx
 
 from graphc.codegen import builder as tir
+from graphc.codegen.math import exp_low
 from graphc.targets.target import Target
 
 NAME = "attention"
@@ -83,7 +84,9 @@ class _Attention:
     def build(self) -> tirx.PrimFunc:
         d = self.decisions
         many = self.queries >= tir.const(d.rows)
-        with tir.function(NAME, self.params, str(d)) as build, tir.when(many):
+        products = tir.product([self.batch, self.heads, self.queries, self.keys])
+        flops = products * (tir.const(2) * (self.depth + self.value_depth))
+        with tir.function(NAME, self.params, str(d), flops) as build, tir.when(many):
             with tir.then():
                 self._tasks(d.rows)
             with tir.otherwise():
@@ -202,16 +205,19 @@ class _Attention:
         total = tir.local([lanes])
         tir.fill(total, lanes, tir.f32(0.0))
 
-        def exponentials(key: Any, count: int) -> None:
-            part = tir.local([count])
-            with tir.vector(count) as lane:
-                tir.store(part, [lane], tirx.exp(tir.load(scores, [i, key + lane]) - peak))
-            with tir.vector(count) as lane:
+        # -inf up to a whole vector, so that no exponential is taken alone.
+        chunks = tir.bind((visible + tir.const(lanes - 1)) // tir.const(lanes))
+        with tir.serial(chunks * tir.const(lanes) - visible) as rest:
+            tir.store(scores, [i, visible + rest], tir.f32(float("-inf")))
+        part = tir.local([lanes])
+        with tir.serial(chunks) as chunk:
+            key = chunk * tir.const(lanes)
+            with tir.vector(lanes) as lane:
+                tir.store(part, [lane], exp_low(tir.load(scores, [i, key + lane]) - peak))
+            with tir.vector(lanes) as lane:
                 tir.store(scores, [i, key + lane], tir.load(part, [lane]))
-            with tir.vector(count) as lane:
+            with tir.vector(lanes) as lane:
                 tir.store(total, [lane], tir.load(total, [lane]) + tir.load(part, [lane]))
-
-        tir.row(visible, lanes, exponentials)
         if self.causal:  # the block's other rows may see more keys than this one
             with tir.serial(limit - visible) as rest:
                 tir.store(scores, [i, visible + rest], tir.f32(0.0))

@@ -148,7 +148,8 @@ class _Gemm:
         d = self.decisions
         panels = -(-self.width // d.columns)
         params = self.kernel.params
-        with tir.function(self.kernel.name, params, str(d)) as build:
+        flops = tir.const(2 * self.width) * self.rows * self.depth
+        with tir.function(self.kernel.name, params, str(d), flops) as build:
             for buffer in params:
                 if self._has_rows(buffer) or buffer.same_as(self.a):
                     self.views[buffer] = tir.view(buffer, [self.rows, buffer.shape[-1]])

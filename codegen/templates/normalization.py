@@ -17,7 +17,10 @@ from tvm import tirx
 from graphc.codegen import builder as tir
 from graphc.targets.target import Target
 
-VERSION = 1
+VERSION = 2
+
+# Sums that run side by side: an addition takes as many cycles before the next may build on it.
+_CHAINS = 4
 
 
 def build_layer_norm(
@@ -114,13 +117,24 @@ def _rows(
 
 
 def _sum(width: Any, lanes: int, dtype: str, term: Callable[[Any], Any]) -> Any:
-    """The sum of `term` along the row, in vector lanes that are joined at the end."""
-    partial = tir.local([lanes], dtype)
-    tir.fill(partial, lanes, tirx.const(0.0, dtype))
+    """The sum of `term` along the row, in the lanes of several vectors joined at the end."""
+    known = tir.static(width)
+    chains = 1 if known is None else max(1, min(_CHAINS, known // lanes))
+    partial = [tir.local([lanes], dtype) for _ in range(chains)]
+    for vector in partial:
+        tir.fill(vector, lanes, tirx.const(0.0, dtype))
 
-    def accumulate(start: Any, count: int) -> None:
+    def accumulate(vector: Any, start: Any, count: int) -> None:
         with tir.vector(count) as lane:
-            tir.store(partial, [lane], tir.load(partial, [lane]) + term(start + lane))
+            tir.store(vector, [lane], tir.load(vector, [lane]) + term(start + lane))
 
-    tir.row(width, lanes, accumulate)
-    return tir.horizontal(partial, lanes, lambda a, b: a + b)
+    def block(start: Any, count: int) -> None:
+        for chain, vector in enumerate(partial[: max(1, count // lanes)]):
+            accumulate(vector, start + tir.const(chain * lanes), min(count, lanes))
+
+    tir.row(width, lanes * chains, block)
+    for vector in partial[1:]:
+        with tir.vector(lanes) as lane:
+            joined = tir.load(partial[0], [lane]) + tir.load(vector, [lane])
+            tir.store(partial[0], [lane], joined)
+    return tir.horizontal(partial[0], lanes, lambda a, b: a + b)

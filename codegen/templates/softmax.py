@@ -11,6 +11,7 @@ from typing import Any
 from tvm import tirx
 
 from graphc.codegen import builder as tir
+from graphc.codegen.math import exp_low
 from graphc.targets.target import Target
 
 TEMPLATE = "softmax/1"
@@ -46,7 +47,7 @@ def build(
             def exponentials(start: Any, count: int) -> None:
                 power = tir.local([count])
                 with tir.vector(count) as lane:
-                    tir.store(power, [lane], tirx.exp(tir.load(x, [row, start + lane]) - peak))
+                    tir.store(power, [lane], exp_low(tir.load(x, [row, start + lane]) - peak))
                 with tir.vector(count) as lane:
                     tir.store(y, [row, start + lane], tir.load(power, [lane]))
                 with tir.vector(count) as lane:

@@ -75,7 +75,8 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
                          binding->out_blocks,
                          binding->host_blocks,
                          binding->in_data,
-                         binding->out_data};
+                         binding->out_data,
+                         binding->times};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
 }
 

@@ -162,6 +162,23 @@ GC_API int gc_run(gc_context *context, const char *function, const DLTensor *inp
 GC_API int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *inputs,
                            int32_t n_in, DLTensor *outputs, int32_t n_out, gc_error *error);
 
+/* What the calls of one kernel at one place of a function took since gc_profile. `bytes` are those
+ * of all its tensors in the last run, `flops` its floating-point or integer operations, -1 when
+ * they are not known. Names are valid for as long as the library is loaded. */
+typedef struct {
+  const char *kernel;
+  int64_t calls, nanoseconds, fastest;
+  int64_t bytes, flops;
+} gc_kernel_time;
+
+/* Starts to time every kernel of the context's later runs, from zero. */
+GC_API int gc_profile(gc_context *context, gc_error *error);
+
+/* Fills up to `capacity` rows in run order; returns how many there are, 0 when nothing was timed or
+ * there is no such function. */
+GC_API int32_t gc_kernel_times(const gc_context *context, const char *function,
+                               gc_kernel_time *times, int32_t capacity);
+
 #ifdef __cplusplus
 }
 #endif

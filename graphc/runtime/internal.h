@@ -81,6 +81,7 @@ typedef struct {
   gc_block *out_blocks; /* [n_outputs] outputs that the context owns or stages */
   gc_block *host_blocks; /* [n_outputs] what of a device's outputs the caller sees */
   void **in_data, **out_data;
+  gc_kernel_time *times; /* [n_args], by a call's first argument; NULL: not counted */
 } gc_binding;
 
 struct gc_context {
@@ -94,6 +95,11 @@ struct gc_context {
   atomic_flag busy;
   pid_t process; /* worker threads do not survive a fork */
 };
+
+/* profile.c */
+int64_t gc_now_ns(void);
+void gc_profile_add(gc_kernel_time *row, const char *name, const gc_value *args, int32_t n_args,
+                    int64_t nanoseconds);
 
 /* bind.c: checks inputs against the function, then makes shapes, sizes and offsets theirs. */
 int gc_bind(gc_context *context, gc_binding *binding, const DLTensor *inputs, bool with_data,

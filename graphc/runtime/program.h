@@ -36,6 +36,11 @@ typedef struct {
   int32_t first, last;
 } gc_buffer_plan;
 
+/* The arithmetic operations of the kernel call whose first argument is `first`: a scalar. */
+typedef struct {
+  int32_t first, scalar;
+} gc_work;
+
 typedef struct gc_frame gc_frame;
 
 /* One exported function. */
@@ -44,10 +49,11 @@ typedef struct {
   const int32_t *input_symbols; /* per input, per dimension: number of the symbol it is, or -1 */
   const int32_t *input_shapes;  /* per input: its place in gc_frame.shapes */
   const int32_t *output_shapes;
-  int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args;
+  int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args, n_work;
   const gc_tensor_plan *tensors;
   const gc_buffer_plan *buffers;
   const int32_t *args;      /* kernels' arguments: a tensor's number t, or ~s for scalar s */
+  const gc_work *work;      /* for calls of which it is known */
   const int32_t *weights;   /* the function's weight number -> the program's */
   int (*bind)(gc_frame *f); /* dims -> shapes and scalars; checks the constraints */
   int (*run)(gc_frame *f);  /* the steps, in order */
@@ -96,6 +102,7 @@ struct gc_frame {
   int64_t *scalars; /* [n_scalars] */
   DLTensor *tensors;
   gc_value *args;
+  gc_kernel_time *times; /* NULL, or where kernels are timed */
   int overflow; /* set by the arithmetic below */
   gc_error *error;
 };

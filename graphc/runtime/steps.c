@@ -2,7 +2,11 @@
 #include "internal.h"
 
 int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args) {
-  return gc_launch(f->context, name, kernel, f->args + first, n_args, f->error);
+  if (!f->times) return gc_launch(f->context, name, kernel, f->args + first, n_args, f->error);
+  int64_t start = gc_now_ns();
+  int code = gc_launch(f->context, name, kernel, f->args + first, n_args, f->error);
+  if (!code) gc_profile_add(&f->times[first], name, f->args + first, n_args, gc_now_ns() - start);
+  return code;
 }
 
 int gc_step_copy(gc_frame *f, int32_t source, int32_t target) {

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "internal.h"
 #include "tvm_abi.h"
@@ -67,12 +66,6 @@ static void relax(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* A spinning wait; all zeros when it begins. */
 typedef struct {
   int64_t start;
@@ -85,7 +78,7 @@ typedef struct {
 static bool spin(const gc_pool *pool, spinner *s) {
   relax();
   if (++s->rounds % 32) return true;
-  int64_t now = now_ns();
+  int64_t now = gc_now_ns();
   if (s->start == 0) s->start = now;
   if (pool->spin_ns >= 0 && now - s->start >= pool->spin_ns) return false;
   if (now - s->start > YIELD_AFTER_NS) sched_yield();
