@@ -4,10 +4,11 @@
 
     for (batch, head, chunk of queries) in parallel:
       KT [t / columns, d, columns] = k of this head, transposed once
+      V  [t, dv]                   = v of this head, put together: its rows lie far apart
       for a block of `rows` queries:
         S [rows, t]  = q KT          register blocks of rows x columns
         S            = exp(scale * S + bias - row maximum), with the row's sum
-        out          = S v / sum     register blocks of rows x dv
+        out          = S V / sum     register blocks of rows x columns
 
 The scores of a block of queries stay in cache (rows * t floats), the [s, t] matrix is never stored.
 FLOPs: 2 s t (d + dv) for each head, about 20 more for each score's exponential.
@@ -26,16 +27,20 @@ from graphc.codegen.math import exp_low
 from graphc.targets.target import Target
 
 NAME = "attention"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Register block of scores: `rows` queries x (`vectors` vectors of `lanes` keys)."""
+    """Register block of scores: `rows` queries x (`vectors` vectors of `lanes` keys).
+
+    Queries that do not fill a block are taken by blocks of `tail_rows`, fewer one by one.
+    """
 
     rows: int
     vectors: int
     lanes: int
+    tail_rows: int
 
     @property
     def columns(self) -> int:
@@ -47,8 +52,12 @@ class Decisions:
 
 def default_decisions(target: Target) -> Decisions:
     """24 accumulators where there are 32 registers, 12 where there are 16."""
-    vectors = 4 if target.vector_registers >= 32 else 2
-    return Decisions(rows=6, vectors=vectors, lanes=target.lanes(32))
+    lanes = target.lanes(32)
+    if target.vector_registers < 32:
+        return Decisions(rows=6, vectors=2, lanes=lanes, tail_rows=3)
+    if lanes < 16:
+        return Decisions(rows=6, vectors=4, lanes=lanes, tail_rows=3)
+    return Decisions(rows=12, vectors=2, lanes=lanes, tail_rows=4)
 
 
 def build(
@@ -67,6 +76,17 @@ def build(
     return _Attention(params, attrs, decisions, target.threads).build()
 
 
+@dataclass(frozen=True)
+class _Head:
+    """What a task works on: one head of one sequence, in its workspaces."""
+
+    batch: Any
+    number: Any
+    keys: Any  # [panels, depth, columns]
+    values: Any  # [keys, value depth]
+    scores: Any  # [rows, keys up to a whole panel]
+
+
 class _Attention:
     """Writes the loops for one set of shapes."""
 
@@ -83,63 +103,87 @@ class _Attention:
 
     def build(self) -> tirx.PrimFunc:
         d = self.decisions
-        many = self.queries >= tir.const(d.rows)
         products = tir.product([self.batch, self.heads, self.queries, self.keys])
-        flops = products * (tir.const(2) * (self.depth + self.value_depth))
+        flops = products * tir.const(2 * (int(self.depth) + self.value_depth))
+        many = self.queries >= tir.const(d.tail_rows)
         with tir.function(NAME, self.params, str(d), flops) as build, tir.when(many):
             with tir.then():
-                self._tasks(d.rows)
+                self._tasks(d.rows, d.tail_rows)
             with tir.otherwise():
-                self._tasks(1)
+                self._tasks(1, 1)
         return build.get()
 
-    def _tasks(self, rows: int) -> None:
+    def _tasks(self, rows: int, tail_rows: int) -> None:
         """One task for each batch, head and chunk of query blocks: enough for all threads."""
-        blocks = tir.let((self.queries + tir.const(rows - 1)) // tir.const(rows))
+        columns = tir.const(self.decisions.columns)
+        full = tir.let(self.queries // tir.const(rows))
+        left = self.queries - full * tir.const(rows)
+        blocks = tir.let(full + (left + tir.const(tail_rows - 1)) // tir.const(tail_rows))
         pairs = tir.let(self.batch * self.heads)
         wanted = (tir.const(2 * self.threads) + pairs - tir.const(1)) // pairs
         chunks = tir.let(tirx.max(tirx.min(wanted, blocks), tir.const(1)))
         with tir.parallel(pairs * chunks) as task:
             pair, chunk = tir.bind(task // chunks), tir.bind(task % chunks)
-            batch, head = tir.bind(pair // self.heads), tir.bind(pair % self.heads)
+            batch, number = tir.bind(pair // self.heads), tir.bind(pair % self.heads)
             panels = tir.let(  # a buffer's shape cannot read a buffer
-                (self.keys + tir.const(self.decisions.columns - 1))
-                // tir.const(self.decisions.columns)
+                (self.keys + columns - tir.const(1)) // columns
             )
-            transposed = tir.workspace([panels, self.depth, self.decisions.columns])
-            scores = tir.workspace([rows, panels * tir.const(self.decisions.columns)])
-            self._transpose_keys(transposed, batch, head)
+            head = _Head(
+                batch,
+                number,
+                tir.workspace([panels, self.depth, columns]),
+                tir.workspace([self.keys, self.value_depth]),
+                tir.workspace([rows, panels * columns]),
+            )
+            self._gather(head)
             first = tir.bind(blocks * chunk // chunks)
             last = tir.bind(blocks * (chunk + tir.const(1)) // chunks)
-            with tir.serial(last - first) as block:
-                # The last block overlaps the one before: its rows are computed again, equally.
-                start = (first + block) * tir.const(rows)
-                start = tir.bind(tirx.min(start, self.queries - tir.const(rows)))
-                self._block(transposed, scores, batch, head, start, rows)
+            with tir.serial(last - first) as step:
+                block = tir.bind(first + step)
+                if rows == tail_rows:
+                    self._block(head, block * tir.const(rows), rows)
+                else:
+                    self._full_or_tail(head, block, full, rows, tail_rows)
 
-    def _transpose_keys(self, transposed: Any, batch: Any, head: Any) -> None:
-        columns = tir.const(self.decisions.columns)
+    def _full_or_tail(self, head: _Head, block: Any, full: Any, rows: int, tail_rows: int) -> None:
+        with tir.when(block < full):
+            with tir.then():
+                self._block(head, block * tir.const(rows), rows)
+            with tir.otherwise():
+                # The last one overlaps its neighbour: the rows are computed again, equally.
+                start = full * tir.const(rows) + (block - full) * tir.const(tail_rows)
+                start = tirx.min(start, self.queries - tir.const(tail_rows))
+                self._block(head, start, tail_rows)
+
+    def _gather(self, head: _Head) -> None:
+        """Keys of one head transposed, and its values put together."""
+        columns, source = tir.const(self.decisions.columns), self._key_head(head.number)
         with tir.serial(self.keys) as key, tir.serial(self.depth) as at:
-            value = tir.load(self.k, [batch, key, self._key_head(head), at])
-            tir.store(transposed, [key // columns, at, key % columns], value)
+            value = tir.load(self.k, [head.batch, key, source, at])
+            tir.store(head.keys, [key // columns, at, key % columns], value)
+        with tir.serial(self.keys) as key:
+
+            def copy(start: Any, count: int) -> None:
+                with tir.vector(count) as lane:
+                    value = tir.load(self.v, [head.batch, key, source, start + lane])
+                    tir.store(head.values, [key, start + lane], value)
+
+            tir.lanes_over(self.value_depth, self.decisions.lanes, copy)
 
     def _key_head(self, head: Any) -> Any:
         return head if self.group == 1 else head // tir.const(self.group)
 
-    def _block(
-        self, transposed: Any, scores: Any, batch: Any, head: Any, start: Any, rows: int
-    ) -> None:
+    def _block(self, head: _Head, start: Any, rows: int) -> None:
+        start = tir.bind(start)
         limit = tir.bind(self._visible(start + tir.const(rows - 1)))  # keys of the last row
-        self._scores(transposed, scores, batch, head, start, rows, limit)
+        self._scores(head, start, rows, limit)
         scales = tir.local([rows])
         with tir.serial(rows) as i:
-            self._softmax_row(scores, scales, batch, head, start, i, limit)
+            self._softmax_row(head, scales, start, i, limit)
         tir.lanes_over(
             self.value_depth,
             self._value_columns(),
-            lambda at, width: self._values(
-                scores, scales, batch, head, start, rows, limit, at, width
-            ),
+            lambda at, width: self._values(head, scales, start, rows, limit, at, width),
         )
 
     def _visible(self, query: Any) -> Any:
@@ -150,16 +194,7 @@ class _Attention:
         visible = query + (self.keys - self.queries) + tir.const(1)
         return tirx.max(tirx.min(self.keys, visible), tir.const(0))
 
-    def _scores(
-        self,
-        transposed: Any,
-        scores: Any,
-        batch: Any,
-        head: Any,
-        start: Any,
-        rows: int,
-        limit: Any,
-    ) -> None:
+    def _scores(self, head: _Head, start: Any, rows: int, limit: Any) -> None:
         """S = q KT, a register block for each panel; keys past the limit hold garbage."""
         d = self.decisions
         columns = tir.const(d.columns)
@@ -169,18 +204,16 @@ class _Attention:
                 tir.store(acc[i], [at], tir.f32(0.0))
             with tir.serial(self.depth) as k:
                 for i, at in tir.over_tile(rows, d.vectors, d.lanes):
-                    q = tir.load(self.q, [batch, start + tir.const(i), head, k])
-                    term = q * tir.load(transposed, [panel, k, at])
+                    q = tir.load(self.q, [head.batch, start + tir.const(i), head.number, k])
+                    term = q * tir.load(head.keys, [panel, k, at])
                     tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
             for i, at in tir.over_tile(rows, d.vectors, d.lanes):
                 place = [tir.const(i), panel * columns + at]
-                tir.store(scores, place, tir.load(acc[i], [at]))
+                tir.store(head.scores, place, tir.load(acc[i], [at]))
 
-    def _softmax_row(
-        self, scores: Any, scales: Any, batch: Any, head: Any, start: Any, i: Any, limit: Any
-    ) -> None:
+    def _softmax_row(self, head: _Head, scales: Any, start: Any, i: Any, limit: Any) -> None:
         """Exponentials of one row in place, and the factor 1 / sum that is still to be applied."""
-        lanes = self.decisions.lanes
+        lanes, scores = self.decisions.lanes, head.scores
         query = tir.bind(start + i)
         visible = tir.bind(self._visible(query)) if self.causal else limit
         highest = tir.local([lanes])
@@ -190,7 +223,7 @@ class _Attention:
             part = tir.local([count])
             with tir.vector(count) as lane:
                 value = tir.load(scores, [i, key + lane]) * tir.f32(self.scale)
-                tir.store(part, [lane], self._biased(value, batch, head, query, key + lane))
+                tir.store(part, [lane], self._biased(value, head, query, key + lane))
             with tir.vector(count) as lane:
                 tir.store(scores, [i, key + lane], tir.load(part, [lane]))
             with tir.vector(count) as lane:
@@ -227,10 +260,10 @@ class _Attention:
             factor = tirx.Select(joined == tir.f32(0.0), tir.f32(0.0), factor)
         tir.store(scales, [i], factor)
 
-    def _biased(self, value: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    def _biased(self, value: Any, head: _Head, query: Any, key: Any) -> Any:
         if self.bias is None:
             return value
-        at = [batch, head, query]
+        at = [head.batch, head.number, query]
         where = [
             tir.const(0) if tir.static(extent) == 1 else index
             for index, extent in zip(at, self.bias.shape[:3], strict=True)
@@ -246,16 +279,7 @@ class _Attention:
         return columns
 
     def _values(
-        self,
-        scores: Any,
-        scales: Any,
-        batch: Any,
-        head: Any,
-        start: Any,
-        rows: int,
-        limit: Any,
-        at: Any,
-        width: int,
+        self, head: _Head, scales: Any, start: Any, rows: int, limit: Any, at: Any, width: int
     ) -> None:
         """out[rows, at .. at + width] = S v * scale of the row."""
         lanes = min(width, self.decisions.lanes)
@@ -265,9 +289,10 @@ class _Attention:
             tir.store(acc[i], [column], tir.f32(0.0))
         with tir.serial(limit) as key:
             for i, column in tir.over_tile(rows, vectors, lanes):
-                v = tir.load(self.v, [batch, key, self._key_head(head), at + column])
-                term = tir.load(scores, [tir.const(i), key]) * v
+                v = tir.load(head.values, [key, at + column])
+                term = tir.load(head.scores, [tir.const(i), key]) * v
                 tir.store(acc[i], [column], tir.load(acc[i], [column]) + term)
         for i, column in tir.over_tile(rows, vectors, lanes):
             value = tir.load(acc[i], [column]) * tir.load(scales, [tir.const(i)])
-            tir.store(self.out, [batch, start + tir.const(i), head, at + column], value)
+            place = [head.batch, start + tir.const(i), head.number, at + column]
+            tir.store(self.out, place, value)
