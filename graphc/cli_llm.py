@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from graphc import env
 from graphc.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,6 +149,61 @@ def chat(
             click.echo(click.style(talk.speed(), dim=True), err=True)
 
 
+@click.command(
+    epilog=_example(
+        "graphc serve model.gc --port 8000",
+        "GRAPHC_API_KEY=secret graphc serve model.gc --host 0.0.0.0",
+    )
+)
+@_model
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--name", help="The model's name in requests; default: that of DIR.")
+@click.option("--queue", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--max-sequences", type=click.IntRange(1, 512), default=64, show_default=True)
+@click.option("--token-budget", type=click.IntRange(1, 65536), default=512, show_default=True)
+def serve(
+    directory: Path,
+    threads: int | None,
+    cache_tokens: int | None,
+    host: str,
+    port: int,
+    name: str | None,
+    queue: int,
+    max_sequences: int,
+    token_budget: int,
+) -> None:
+    """Serve the language model in DIR with OpenAI's HTTP interface.
+
+    Clients must send the key in GRAPHC_API_KEY, if that is set.
+    """
+    from graphc.llm.llm import LLM
+    from graphc.llm.server.serve import is_loopback
+    from graphc.llm.server.serve import serve as listen
+
+    key = env.api_key()
+    if key is None and not is_loopback(host):
+        click.echo(f"warning: anybody who reaches {host} can use it: set GRAPHC_API_KEY", err=True)
+    with LLM(
+        directory,
+        threads=threads,
+        cache_tokens=cache_tokens,
+        max_sequences=max_sequences,
+        token_budget=max(token_budget, max_sequences),
+    ) as llm:
+        model = name or directory.resolve().name.removesuffix(".gc")
+        llm.tokenizer  # noqa: B018 (says now, and not to the first client, that there is none)
+        listen(
+            llm,
+            model=model,
+            host=host,
+            port=port,
+            api_key=key,
+            queue=queue,
+            ready=lambda address: click.echo(f"serving {model} at {address}"),
+        )
+
+
 def _ask() -> str | None:
     """A line of the user's; None at the end of input."""
     terminal = sys.stdin.isatty()
@@ -188,4 +244,4 @@ def _read(place: Path) -> bytes:
         raise InputError(f"cannot read {place}: {error.strerror}") from error
 
 
-VERBS = (generate, chat)
+VERBS = (generate, chat, serve)

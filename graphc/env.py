@@ -106,6 +106,9 @@ _TARGETS: Knob[Path | None] = Knob(
 _TEST_MODELS: Knob[Path | None] = Knob(
     "GRAPHC_TEST_MODELS", _folder, _none, "folder where the tests keep real models"
 )
+_API_KEY: Knob[str | None] = Knob(
+    "GRAPHC_API_KEY", str, _none, "what clients of graphc serve must send as their key"
+)
 
 KNOBS: dict[str, Knob[Any]] = {
     knob.name: knob
@@ -118,6 +121,7 @@ KNOBS: dict[str, Knob[Any]] = {
         _CC,
         _TARGETS,
         _TEST_MODELS,
+        _API_KEY,
     )
 }
 
@@ -129,6 +133,7 @@ no_cache = _NO_CACHE.read
 cc = _CC.read
 targets_dir = _TARGETS.read
 test_models = _TEST_MODELS.read
+api_key = _API_KEY.read
 
 
 def check() -> None:

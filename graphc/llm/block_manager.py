@@ -28,7 +28,7 @@ class BlockManager:
     def open(self, sequence: Sequence) -> None:
         """Give it a place in the cache, and the pages of a prefix that is there already."""
         sequence.handle = self._model.create()
-        if sequence.prompt_logprobs is None:
+        if sequence.prompt_scores is None:
             sequence.cached = self._model.reuse_prefix(sequence.handle, sequence.tokens)
         sequence.borrowed = sequence.cached % self._page != 0
 

@@ -18,7 +18,7 @@ from graphc.llm.chunk import ALL_ROWS, Chunk, Logits, PagedModel, Tokens
 from graphc.llm.logprobs import alternatives, logprobs_of
 from graphc.llm.sampling import SamplingParams
 from graphc.llm.scheduler import Scheduler
-from graphc.llm.sequence import Alternative, FinishReason, Piece, Sequence
+from graphc.llm.sequence import Alternative, FinishReason, Piece, PromptScore, Sequence
 from graphc.llm.text_stream import TextStream
 
 
@@ -65,6 +65,11 @@ class Engine:
     def has_work(self) -> bool:
         queues = (self.scheduler.running, self.scheduler.waiting, self._arrivals, self._aborted)
         return any(queues)
+
+    @property
+    def queued(self) -> int:
+        """Requests that have not begun, or begin anew."""
+        return len(self.scheduler.waiting) + len(self._arrivals)
 
     def add(
         self,
@@ -260,12 +265,15 @@ def _score(sequence: Sequence, logits: Logits) -> None:
 
     After a preemption the rows come again; those that are known are left out.
     """
-    assert sequence.prompt_logprobs is not None
-    known = len(sequence.prompt_logprobs)
+    scores = sequence.prompt_scores
+    assert scores is not None
     first = sequence.cached - len(logits)  # position of the first row, which predicts the next
-    wanted = sequence.tokens[known + 1 : min(sequence.cached + 1, sequence.prompt_length)]
-    rows = logits[known - first : known - first + len(wanted)]
-    sequence.prompt_logprobs.extend(logprobs_of(rows, wanted))
+    begin = len(scores)
+    wanted = sequence.tokens[begin + 1 : min(sequence.cached + 1, sequence.prompt_length)]
+    rows = logits[begin - first : begin - first + len(wanted)]
+    count = sequence.params.logprobs or 0
+    for logprob, row in zip(logprobs_of(rows, wanted), rows, strict=True):
+        scores.append(PromptScore(logprob, alternatives(row, count)))
 
 
 def _tell(sequence: Sequence) -> None:

@@ -102,9 +102,9 @@ class LLM:
         own defaults. Raises InputError for a prompt that cannot run, before any of them runs.
         """
         if _is_one(prompt):
-            return self._answers([self._tokens(cast(Prompt, prompt))], params, options)[0]
+            return self._answers([self.tokens(cast(Prompt, prompt))], params, options)[0]
         several = cast("Sequence[Prompt]", prompt)
-        return self._answers([self._tokens(each) for each in several], params, options)
+        return self._answers([self.tokens(each) for each in several], params, options)
 
     def chat(
         self,
@@ -133,7 +133,7 @@ class LLM:
         """
         if (prompt is None) == (messages is None):
             raise InputError("stream takes a prompt or messages: give one of the two")
-        tokens = self._tokens(prompt) if prompt is not None else self.chat_tokens(messages or ())
+        tokens = self.tokens(prompt) if prompt is not None else self.chat_tokens(messages or ())
         request = self.request(tokens, self.params(params, **options))
         return self.pieces(request)
 
@@ -154,10 +154,10 @@ class LLM:
     def score(self, prompt: Prompt) -> list[float]:
         """The log-probability of each token of a text after its first, given those before it."""
         request = self.engine.add(
-            self._tokens(prompt), SamplingParams(max_tokens=0), score_prompt=True
+            self.tokens(prompt), SamplingParams(max_tokens=0), score_prompt=True
         )
         self._finish([request])
-        return request.prompt_logprobs or []
+        return [score.logprob for score in request.prompt_scores or ()]
 
     def embed(self, texts: Sequence[str]) -> Logits:
         """Vectors of texts; UnsupportedError, since a decoder's artifact gives logits only."""
@@ -213,7 +213,8 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """A prompt as token ids, with those that the model wants around a text."""
         if isinstance(prompt, str | bytes):
             return self.tokenizer.encode(prompt)
         return list(prompt)

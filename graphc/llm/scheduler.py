@@ -31,7 +31,7 @@ class Scheduler:
         self.preemptions = 0
         self._plan: dict[Sequence, int] = {}  # of the step being planned, as are the next two
         self._tokens_left = 0
-        self._pages_left = 0
+        self._pages_left = blocks.free
 
     def schedule(self, *, admit: bool = True) -> dict[Sequence, int]:
         """How many tokens of which sequences the next step takes.
@@ -48,6 +48,11 @@ class Scheduler:
         while admit and self.waiting and self._admit():
             pass
         return self._plan
+
+    @property
+    def pages_left(self) -> int:
+        """Pages that the last plan left free."""
+        return self._pages_left
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence that has ended out of its queue."""

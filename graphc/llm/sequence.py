@@ -47,6 +47,13 @@ class Piece(NamedTuple):
         return self.text
 
 
+class PromptScore(NamedTuple):
+    """Of one token of the prompt, given those before it."""
+
+    logprob: float
+    alternatives: tuple[Alternative, ...] = ()
+
+
 class Sequence:
     """A request on its way through the engine; numbers grow in order of arrival.
 
@@ -70,7 +77,7 @@ class Sequence:
         self.text = text
         self.listener = listener
         self.prompt_length = len(prompt)
-        self.prompt_logprobs: list[float] | None = [] if score_prompt else None
+        self.prompt_scores: list[PromptScore] | None = [] if score_prompt else None
         self.pieces: deque[Piece] = deque()
         self.finish_reason: FinishReason | None = None
         self.error: GraphcError | None = None
@@ -102,7 +109,7 @@ class Sequence:
     @property
     def scoring(self) -> bool:
         """Its prompt's own log-probabilities are wanted, and not all known yet."""
-        known = self.prompt_logprobs
+        known = self.prompt_scores
         return known is not None and len(known) < self.prompt_length - 1
 
     @property

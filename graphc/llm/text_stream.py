@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _BROKEN: Final = "�"
-# A character has at most four bytes, and each may be a token of its own: a longer run of tokens
-# that ends in a broken character was never going to be one.
-_LONGEST_CHARACTER: Final = 8
+# A character has at most four bytes, and each may be a token of its own, but some decoders break
+# whole runs of bytes while the last is incomplete. A run this long was never going to be text.
+_LONGEST_WAIT: Final = 32
 
 
 class Detokenizer:
@@ -30,7 +30,7 @@ class Detokenizer:
         self._window.append(token)
         text = self._decode(self._window)
         whole = text.rstrip(_BROKEN)
-        if whole != text and len(self._window) - self._whole < _LONGEST_CHARACTER:
+        if whole != text and len(self._window) - self._whole < _LONGEST_WAIT:
             fresh = whole[self._emitted :]
             self._emitted = max(self._emitted, len(whole))
             return fresh

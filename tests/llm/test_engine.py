@@ -206,9 +206,11 @@ def test_logprobs_and_the_prompts_own() -> None:
     plain = logits.astype(np.float64)
     expected = plain - np.log(np.exp(plain).sum(axis=1, keepdims=True))
     tokens = sequence.tokens
-    assert sequence.prompt_logprobs == pytest.approx(
-        [expected[n, tokens[n + 1]] for n in range(28)]
-    )
+    scores = [score.logprob for score in sequence.prompt_scores or ()]
+    assert scores == pytest.approx([expected[n, tokens[n + 1]] for n in range(28)])
+    assert sequence.prompt_scores is not None
+    for n, score in enumerate(sequence.prompt_scores):
+        assert score.alternatives[0].token == np.argmax(expected[n])
     for n, piece in enumerate(sequence.pieces):
         row = expected[28 + n]
         assert piece.logprob == pytest.approx(row[piece.token])
