@@ -36,6 +36,11 @@ def f32(value: float) -> Any:
     return tirx.FloatImm("float32", value)
 
 
+def at_least(value: Any, low: int) -> Any:
+    """max(value, low)"""
+    return tirx.max(value, const(low))
+
+
 def product(values: Sequence[Any]) -> Any:
     """The product of dimensions, an int64 expression."""
     result: Any = const(1)
@@ -154,9 +159,9 @@ def workspace(shape: Sequence[Any], dtype: str = "float32") -> Any:
     return T.alloc_buffer([_index(n) for n in shape], dtype, scope="global")
 
 
-def view(buffer: Any, shape: Sequence[Any]) -> Any:
-    """The same memory under another shape."""
-    return T.decl_buffer([_index(n) for n in shape], buffer.dtype, data=buffer.data)
+def view(buffer: Any, shape: Sequence[Any], dtype: str | None = None) -> Any:
+    """The same memory under another shape, and perhaps as elements of another type."""
+    return T.decl_buffer([_index(n) for n in shape], dtype or buffer.dtype, data=buffer.data)
 
 
 def view_as(buffer: Any, dtype: str, shape: Sequence[Any]) -> Any:
@@ -172,6 +177,13 @@ def load(buffer: Any, indices: Sequence[Any]) -> Any:
 def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     """buffer[indices] = value, elementary functions written out as polynomials"""
     T.buffer_store(buffer, vectorisable(value), list(indices))
+
+
+def prefetch(buffer: Any, indices: Sequence[Any]) -> None:
+    """Asks for the cache line of an element, which is read soon; any address will do."""
+    place = tirx.address_of(load(buffer, indices))
+    read, keep, data = (tirx.IntImm("int32", n) for n in (0, 3, 1))
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", place, read, keep, data))
 
 
 def fresh_buffers(types: Sequence[Any], names: Sequence[str]) -> list[Any]:

@@ -15,9 +15,10 @@ from graphc.artifact import RUNTIME
 from graphc.codegen.device import DeviceKernel
 from graphc.codegen.expression import c_text, text, variables
 from graphc.codegen.plan import CheckIndices, Copy, FunctionPlan, Kernel, Scalar, Step, Storage
+from graphc.codegen.templates.pages import PAGE
 from graphc.errors import ConfigError
-from graphc.ir import Expr, Port
-from graphc.manifest import DimInfo, FunctionInfo, PortInfo
+from graphc.ir import DecoderInfo, Expr, Port
+from graphc.manifest import CacheRecord, DimInfo, FunctionInfo, LanguageInfo, PortInfo
 from graphc.weights_file import DTYPE_BITS, WeightTable
 
 _KERNEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,6 +29,7 @@ _STORAGE: Final = {
     Storage.OUTPUT: "GC_OUTPUT",
     Storage.WEIGHT: "GC_WEIGHT",
     Storage.ARENA: "GC_ARENA",
+    Storage.CACHE: "GC_CACHE",
 }
 _INDEX_DTYPES: Final = ("int32", "int64")
 
@@ -47,6 +49,7 @@ def print_program(
     cpu_features: Sequence[str] = (),
     device: str | None = None,
     device_kernels: Sequence[DeviceKernel] = (),
+    decoder: DecoderInfo | None = None,
 ) -> str:
     """The host program of a model that exports `plans`, in C11, to be linked with its kernels.
 
@@ -74,8 +77,10 @@ def print_program(
     rows = [row for function in functions for row in function.row()]
     lines += [*_table("gc_function_plan", "functions", rows)]
     lines += _table("gc_device_kernel", "kernels", map(_kernel_row, device_kernels))
+    if decoder is not None:
+        lines += _decoder(decoder, plans)
     sizes = len(plans), len(cpu_features), len(device_kernels)
-    lines += ["", *_program(weights, *sizes, device)]
+    lines += ["", *_program(weights, *sizes, device, decoder is not None)]
     return "\n".join(lines) + "\n"
 
 
@@ -90,6 +95,21 @@ def describe(plan: FunctionPlan) -> FunctionInfo:
         constraints=tuple(
             f"{text(c.left)} == {text(c.right)}: {c.reason}" for c in signature.constraints
         ),
+    )
+
+
+def describe_decoder(decoder: DecoderInfo | None, cache_dtype: str) -> LanguageInfo | None:
+    """What the manifest says of a language model."""
+    if decoder is None:
+        return None
+    return LanguageInfo(
+        function=decoder.function,
+        page_size=decoder.page_size,
+        caches=tuple(CacheRecord(c.name, c.heads, c.width, c.dtype) for c in decoder.caches),
+        vocabulary=decoder.vocabulary,
+        max_context=decoder.max_context,
+        ragged=decoder.ragged,
+        cache_dtype=cache_dtype,
     )
 
 
@@ -171,6 +191,7 @@ class _Function:
             "n_tensors": str(len(plan.tensors)),
             "n_buffers": str(len(plan.buffers)),
             "n_args": str(len(self.args)),
+            "n_caches": str(len({t.index for t in plan.tensors if t.storage is Storage.CACHE})),
             "tensors": _pointer(f"{p}_tensors", plan.tensors),
             "buffers": _pointer(f"{p}_buffers", plan.buffers),
             "args": _pointer(f"{p}_args", self.args),
@@ -217,6 +238,7 @@ class _Function:
             Storage.OUTPUT: len(plan.signature.outputs),
             Storage.WEIGHT: len(plan.weights),
             Storage.ARENA: len(plan.buffers),
+            Storage.CACHE: len(plan.signature.inputs),
         }
         for number, tensor in enumerate(plan.tensors):
             assert 0 <= tensor.index < limits[tensor.storage], (number, tensor)
@@ -306,8 +328,31 @@ def _kernel_row(kernel: DeviceKernel) -> str:
     )
 
 
+def _decoder(decoder: DecoderInfo, plans: Sequence[FunctionPlan]) -> list[str]:
+    """The table of a language model; its caches must be the last inputs, as gc_step passes them."""
+    number = [plan.name for plan in plans].index(decoder.function)
+    names = [port.name for port in plans[number].signature.inputs]
+    caches = [cache.name for cache in decoder.caches]
+    assert names[len(names) - len(caches) :] == caches, (names, caches)
+    assert decoder.page_size == PAGE, decoder
+    return [
+        "static const gc_decoder_plan decoder = {",
+        f"    .function = {number},",
+        f"    .page_size = {decoder.page_size},",
+        f"    .ragged = {int(decoder.ragged)},",
+        f"    .vocabulary = {decoder.vocabulary},",
+        f"    .max_context = {decoder.max_context},",
+        "};",
+    ]
+
+
 def _program(
-    weights: WeightTable, functions: int, features: int, kernels: int, device: str | None
+    weights: WeightTable,
+    functions: int,
+    features: int,
+    kernels: int,
+    device: str | None,
+    decoder: bool,
 ) -> list[str]:
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(weights.digest))
     back_end = [] if device is None else [f"extern const struct gc_device gc_device_{device};"]
@@ -321,6 +366,7 @@ def _program(
         f"    .n_features = {features},",
         f"    .weights = {_pointer('weights', weights.entries)},",
         "    .functions = functions,",
+        f"    .decoder = {'&decoder' if decoder else 'NULL'},",
         f"    .features = {'features' if features else 'NULL'},",
         f"    .device = {'NULL' if device is None else f'&gc_device_{device}'},",
         f"    .kernels = {'kernels' if kernels else 'NULL'},",

@@ -20,6 +20,7 @@ class Storage(Enum):
     OUTPUT = "output"
     WEIGHT = "weight"
     ARENA = "arena"
+    CACHE = "cache"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Tensor:
     """A typed view of a piece of storage.
 
     `index` is the number of the input, output, weight or arena buffer that it views; several
-    tensors (reshapes of one value) may view the same one.
+    tensors (reshapes of one value) may view the same one. A cache is an input that kernels write.
     """
 
     storage: Storage

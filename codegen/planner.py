@@ -23,6 +23,8 @@ from graphc.ir import Expr, Model
 
 CHECK_INDICES = "graphc.check_indices"
 FLOPS = "graphc.flops"
+IN_PLACE = "graphc.inplace"
+"""Attribute of a kernel: the number of the argument, a cache, whose memory its result is."""
 
 
 def plan(model: Model, name: str) -> FunctionPlan:
@@ -44,10 +46,12 @@ class _Planner:
 
     def run(self) -> FunctionPlan:
         inputs = len(self.signature.inputs)
+        caches = _caches(self.model, self.name)
         for position, param in enumerate(self.function.params):
             if position < inputs:
                 port = self.signature.inputs[position]
-                self.values[param] = self._tensor(Storage.INPUT, position, param.ty, port.name)
+                storage = Storage.CACHE if port.name in caches else Storage.INPUT
+                self.values[param] = self._tensor(storage, position, param.ty, port.name)
             else:
                 self.weights.append(param.name)
                 at = len(self.weights) - 1
@@ -97,8 +101,13 @@ class _Planner:
             return at
         assert operator == "relax.call_tir", f"the lowered {self.name} still calls {call.op}"
         gvar, arguments = call.args[0], call.args[1]
+        kernel = self.model.mod[gvar]
+        attrs = kernel.attrs or {}
         results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
-        outputs = [self._tensor(Storage.ARENA, -1, ty, var.name) for ty in results]
+        if IN_PLACE in attrs:
+            outputs = [self._written_in_place(arguments.fields[int(attrs[IN_PLACE])], call)]
+        else:
+            outputs = [self._tensor(Storage.ARENA, -1, ty, var.name) for ty in results]
         args: list[int | Scalar] = []
         for argument in arguments.fields:
             is_tensor = isinstance(argument.ty, relax.TensorType)
@@ -106,8 +115,7 @@ class _Planner:
         args.extend(outputs)
         if len(call.args) > 2:
             args.extend(Scalar(value) for value in call.args[2])
-        kernel = self.model.mod[gvar]
-        template = str(kernel.attrs.get("graphc.template", "")) if kernel.attrs else ""
+        template = str(attrs.get("graphc.template", ""))
         flops = self._flops(kernel, args)
         self.steps.append(Kernel(gvar.name_hint, tuple(args), tuple(outputs), template, flops))
         return outputs if isinstance(call.ty, relax.TupleType) else outputs[0]
@@ -130,6 +138,13 @@ class _Planner:
 
         flops: Expr = rewrite(count, value)
         return flops
+
+    def _written_in_place(self, argument: Any, call: Any) -> int:
+        """The argument that a kernel writes; its value from before must not be read after it."""
+        number = self._value(argument)
+        tensor = self.tensors[number]
+        assert tensor.storage is Storage.CACHE, f"{call.args[0]} writes to {tensor}"
+        return self._view(number, call.ty)
 
     def _value(self, expr: Any) -> int:
         if isinstance(expr, GenericConst):
@@ -198,6 +213,13 @@ class _Planner:
                         first[tensor.index] = at
                     last[tensor.index] = at
         return tuple(Buffer(a, b) for a, b in zip(first, last, strict=True))
+
+
+def _caches(model: Model, name: str) -> frozenset[str]:
+    """The inputs of the function that are a language model's caches."""
+    if model.decoder is None or model.decoder.function != name:
+        return frozenset()
+    return frozenset(cache.name for cache in model.decoder.caches)
 
 
 def _tensors_of(step: Step) -> list[int]:

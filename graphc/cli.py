@@ -18,6 +18,7 @@ from typing import NoReturn
 import click
 
 from graphc import __version__, cli_llm, env
+from graphc.config import CACHE_DTYPES
 from graphc.errors import GraphcError, ModelError, UnsupportedError
 
 _PATH = click.Path(path_type=Path)
@@ -103,6 +104,13 @@ def check(model: Path, target: str, as_json: bool) -> None:
     show_default=True,
     help="Give a causal language model a paged cache, or keep it as it is.",
 )
+@click.option(
+    "--cache-dtype",
+    type=click.Choice(list(CACHE_DTYPES)),
+    default="f32",
+    show_default=True,
+    help="What the pages of a language model's cache hold.",
+)
 @_JSON
 def compile(
     model: Path,
@@ -120,6 +128,7 @@ def compile(
     tuning_log: Path | None,
     max_context: int | None,
     decoder: str,
+    cache_dtype: str,
     as_json: bool,
 ) -> None:
     """Compile MODEL to an artifact: a directory that runs with nothing else installed."""
@@ -143,6 +152,7 @@ def compile(
             tuning_log=tuning_log,
             max_context=max_context,
             decoder=decoder,
+            cache_dtype=cache_dtype,
         )
     click.echo(show.as_json(show.compiled_record(artifact)) if as_json else show.compiled(artifact))
 

@@ -122,6 +122,7 @@ def _build(
     from graphc.passes import pipeline
     from graphc.passes.layout import layout
     from graphc.passes.lower import lower
+    from graphc.passes.place_caches import place_caches
     from graphc.passes.quantize import quantize
     from graphc.passes.quantized_products import quantized_products
     from graphc.passes.scheme import Request
@@ -136,6 +137,7 @@ def _build(
         model = _dumped("2-quantize", quantize(model, request))
     model = pipeline.run((quantized_products,), model)
     stage("layout")
+    model = place_caches(model, device, config.cache_dtype)
     model = _dumped("3-layout", layout(model, device))
     stage("lower")
     model = _dumped("4-lower", lower(model, device))
@@ -149,7 +151,9 @@ def _build(
     linker_is_ready()
     features = sorted(device.features)
     kind = None if device.device is None else device.device.kind
-    program = host.print_program(built.plans, weights, features, kind, built.device_kernels)
+    program = host.print_program(
+        built.plans, weights, features, kind, built.device_kernels, model.decoder
+    )
     env.write_dump("6-host.c", program)
     triple = _triple(device)
     link.build(program, [built.object], draft.path, triple=triple, device=kind)
@@ -167,6 +171,7 @@ def _build(
             weights=weights,
             kernels=built.kernels,
             source=source.name,
+            llm=host.describe_decoder(model.decoder, config.cache_dtype),
         )
     )
 

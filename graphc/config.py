@@ -19,6 +19,10 @@ _LARGEST: Final = (1 << 31) - 1
 CALIBRATION_METHODS: Final = ("minmax", "percentile", "entropy")
 _RESERVED: Final = ("tuning_log",)
 _DECODER: Final = ("auto", "off")
+CACHE_DTYPES: Final = MappingProxyType(
+    {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8"}
+)
+"""What the cache of a language model may be kept as; int8 has a scale per token and head."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class CompileConfig:
     calibration_method: minmax, percentile or entropy. smooth: SmoothQuant's exponent, 0 for none.
     max_error: what `quantize="auto"` may lose, as 1 - cosine of the outputs.
     decoder: "auto" gives a causal language model a paged cache, "off" keeps it as it is.
+    cache_dtype: f32, bf16, f16 or int8, what the cache's pages hold.
     max_context: the longest sequence of a language model; what its positions allow by default.
     tuning_log: a name kept for later versions; giving one is an error.
     """
@@ -51,6 +56,7 @@ class CompileConfig:
     tuning_log: Path | None = None
     max_context: int | None = None
     decoder: str = "off"
+    cache_dtype: str = "f32"
 
     def __post_init__(self) -> None:
         for name in _RESERVED:
@@ -78,6 +84,10 @@ class CompileConfig:
                 raise ConfigError(f"calibration = {self.calibration}: no such file or folder")
         if self.decoder not in _DECODER:
             raise ConfigError(f"decoder = {self.decoder!r}: expected {' or '.join(_DECODER)}")
+        if self.cache_dtype not in CACHE_DTYPES:
+            raise ConfigError(
+                f"cache_dtype = {self.cache_dtype!r}: expected one of {', '.join(CACHE_DTYPES)}"
+            )
         if self.max_context is not None and not 1 <= self.max_context <= _LARGEST:
             raise ConfigError(f"max_context = {self.max_context}: expected 1 to {_LARGEST}")
         if self.output is not None:
@@ -98,6 +108,7 @@ class CompileConfig:
             "max_error": self.max_error,
             "max_context": self.max_context,
             "decoder": self.decoder,
+            "cache_dtype": self.cache_dtype,
         }
 
 

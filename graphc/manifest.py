@@ -91,6 +91,35 @@ class KernelInfo:
 
 
 @dataclass(frozen=True)
+class CacheRecord:
+    """One cache of a language model: `heads` x `width` values of every token, kept as `dtype`."""
+
+    name: str
+    heads: int
+    width: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class LanguageInfo:
+    """A causal language model: what steps it, and what it keeps of every token."""
+
+    function: str
+    page_size: int
+    caches: tuple[CacheRecord, ...]
+    vocabulary: int
+    max_context: int
+    ragged: bool = True
+    cache_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        numbers = (self.page_size, self.vocabulary, self.max_context)
+        _require(all(0 < n < _INT64 for n in numbers), f"language model of sizes {numbers}")
+        for cache in self.caches:
+            _require(cache.heads > 0 and cache.width > 0, f"cache {cache.name!r} is empty")
+
+
+@dataclass(frozen=True)
 class TargetInfo:
     """What the kernels need: the machine (as `uname -m` says it) and CPU features (LLVM names)."""
 
@@ -127,6 +156,7 @@ class Manifest:
     source: str = ""
     numerics: Mapping[str, Any] | None = None
     quality: Mapping[str, Any] | None = None
+    llm: LanguageInfo | None = None
     files: tuple[FileInfo, ...] = field(default=())
     format_version: int = FORMAT_VERSION
 

@@ -35,9 +35,17 @@ def load(directory: str | Path, threads: int | None = None, affinity: Sequence[i
     cores that this process may use); worker i is pinned to affinity[i % len(affinity)]. Raises
     ArtifactError when the artifact is missing, damaged or made for another machine.
     """
+    directory = Path(directory)
+    manifest, library = open_library(directory, threads, affinity)
+    return Module(directory, manifest, library)
+
+
+def open_library(
+    directory: Path, threads: int | None = None, affinity: Sequence[int] = ()
+) -> tuple[Manifest, Library]:
+    """The checked manifest and the loaded code of an artifact; see `load`."""
     if threads is not None and not 1 <= threads <= _MAX_THREADS:
         raise InputError(f"threads is {threads}, expected 1 to {_MAX_THREADS}")
-    directory = Path(directory)
     manifest = artifact.read_manifest(directory)
     machine = platform.machine()
     if manifest.target.machine != machine:
@@ -47,7 +55,7 @@ def load(directory: str | Path, threads: int | None = None, affinity: Sequence[i
         )
     artifact.check_loadable(directory, manifest)
     library = Library(directory / artifact.LIBRARY, directory, threads or 0, tuple(affinity))
-    return Module(directory, manifest, library)
+    return manifest, library
 
 
 class Module:

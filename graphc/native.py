@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from graphc.errors import ArtifactError, GraphcError, InputError
+from graphc.errors import ArtifactError, CacheExhaustedError, GraphcError, InputError
 from graphc.manifest import FunctionInfo, PortInfo
 
 _ALIGNMENT: Final = 64
@@ -32,7 +32,7 @@ _CODES: Final = (
     ("int", 0),
     ("float", 2),
 )
-_INPUT, _USE, _ARTIFACT = 1, 2, 3  # of gc_status
+_INPUT, _USE, _ARTIFACT, _FULL = 1, 2, 3, 7  # of gc_status
 
 
 class _Tensor(ctypes.Structure):
@@ -50,7 +50,9 @@ class _Tensor(ctypes.Structure):
     )
 
 
-class _Error(ctypes.Structure):
+class ErrorRecord(ctypes.Structure):
+    """gc_error."""
+
     _fields_ = (("code", ctypes.c_int32), ("message", ctypes.c_char * 1020))
 
 
@@ -122,12 +124,12 @@ class Library:
         options = _Options(
             size=ctypes.sizeof(_Options), threads=threads, cpus=cpus, n_cpus=len(affinity)
         )
-        error_record = _Error()
+        error_record = ErrorRecord()
         self._model = dll.gc_open(
             os.fsencode(directory), ctypes.byref(options), ctypes.byref(error_record)
         )
         if not self._model:
-            _raise(error_record)
+            raise_recorded(error_record)
         self._closer = weakref.finalize(self, dll.gc_close, self._model)
         self._closer.atexit = False
 
@@ -153,13 +155,18 @@ class Context:
         self.destroyed = False
         self._library = library  # keeps the code loaded
         self._lock = threading.Lock()
-        error = _Error()
+        error = ErrorRecord()
         self._handle = library.dll.gc_context_create(library.model, ctypes.byref(error))
         if not self._handle:
-            _raise(error)
+            raise_recorded(error)
         # Holds the library, so that a collected cycle cannot unload the code first.
         self._destroy = weakref.finalize(self, _destroy, library, self._handle)
         self._destroy.atexit = False
+
+    @property
+    def handle(self) -> int:
+        """The gc_context."""
+        return int(self._handle)
 
     def destroy(self) -> None:
         """End its threads and free its memory, after the run that is in progress."""
@@ -241,11 +248,11 @@ class Context:
     ) -> None:
         if self.destroyed:
             raise GraphcError("the module was closed by another thread: load it again")
-        error = _Error()
+        error = ErrorRecord()
         function = getattr(self._library.dll, name)
         arguments = (info.name.encode(), inputs, len(inputs), outputs, len(outputs))
         if function(self._handle, *arguments, ctypes.byref(error)):
-            _raise(error)
+            raise_recorded(error)
 
 
 def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -275,7 +282,7 @@ def _describe(
 
 
 def _declare(dll: ctypes.CDLL) -> None:
-    pointer, error, tensors = ctypes.c_void_p, ctypes.POINTER(_Error), ctypes.POINTER(_Tensor)
+    pointer, error, tensors = ctypes.c_void_p, ctypes.POINTER(ErrorRecord), ctypes.POINTER(_Tensor)
     dll.gc_open.restype = pointer
     dll.gc_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(_Options), error)
     dll.gc_close.restype = None
@@ -325,6 +332,12 @@ def _unload(handle: int, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _raise(error: _Error) -> NoReturn:
-    kinds = {_INPUT: InputError, _USE: InputError, _ARTIFACT: ArtifactError}
+def raise_recorded(error: ErrorRecord) -> NoReturn:
+    """Raise the exception that stands for a failed call's gc_error."""
+    kinds = {
+        _INPUT: InputError,
+        _USE: InputError,
+        _ARTIFACT: ArtifactError,
+        _FULL: CacheExhaustedError,
+    }
     raise kinds.get(error.code, GraphcError)(error.message.decode("utf-8", "replace"))

@@ -17,12 +17,14 @@ from tvm import tirx
 from graphc.codegen.kernel import FusedKernel
 from graphc.codegen.templates import (
     attention,
+    cache_append,
     gemm,
     gemm_int8,
     gemm_nbits,
     gpu,
     loops,
     normalization,
+    paged_attention,
     quantize_rows,
     scan,
     softmax,
@@ -35,6 +37,8 @@ Schedule: TypeAlias = Callable[[FusedKernel, Target], tirx.PrimFunc | None]
 OPERATORS: Mapping[str, tuple[Operator, ...]] = {
     "graphc.attention": (attention.build,),
     "graphc.quantize_rows": (quantize_rows.build,),
+    "graphc.cache_append": (cache_append.build,),
+    "graphc.paged_attention": (paged_attention.build,),
     "relax.cumsum": (scan.build,),
     "relax.nn.layer_norm": (normalization.build_layer_norm,),
     "relax.nn.rms_norm": (normalization.build_rms_norm,),

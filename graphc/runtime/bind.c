@@ -196,6 +196,7 @@ static size_t storage_bytes(const gc_context *context, const gc_binding *binding
   const gc_port *port;
   switch (t->storage) {
     case GC_INPUT:
+    case GC_CACHE:
       port = &plan->info.inputs[t->index];
       return gc_tensor_bytes(port->dtype, port->ndim, shapes + plan->input_shapes[t->index]);
     case GC_OUTPUT:

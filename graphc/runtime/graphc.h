@@ -74,7 +74,9 @@ typedef enum {
   GC_ERROR_ARTIFACT = 3, /* the artifact is missing, damaged or made for another machine */
   GC_ERROR_MEMORY = 4,   /* memory or threads cannot be had */
   GC_ERROR_KERNEL = 5,   /* a kernel refused to run: a fault of the compiler */
-  GC_ERROR_DEVICE = 6    /* the accelerator is missing, too small, or failed */
+  GC_ERROR_DEVICE = 6,   /* the accelerator is missing, too small, or failed */
+  GC_ERROR_FULL = 7,     /* a cache has too few free pages: free sequences, then try again */
+  GC_ERROR_NUMBERS = 8   /* logits are not numbers */
 } gc_status;
 
 /* What went wrong: one or two lines in lower case, always terminated. */
@@ -178,6 +180,106 @@ GC_API int gc_profile(gc_context *context, gc_error *error);
  * there is no such function. */
 GC_API int32_t gc_kernel_times(const gc_context *context, const char *function,
                                gc_kernel_time *times, int32_t capacity);
+
+/* ---- Language models: sequences of tokens whose keys and values are kept in pages ----
+ *
+ * A cache holds the pages of many sequences. It may be used by one thread at a time (a second one
+ * gets GC_ERROR_USE), and steps may be made in any context of its model. */
+typedef struct gc_cache gc_cache;
+
+/* Names a sequence of one cache; never 0, and not used again after gc_sequence_free. */
+typedef int64_t gc_sequence;
+
+/* What a model is like; `size` is sizeof(gc_language) of the header that was included. */
+typedef struct {
+  size_t size;
+  int64_t vocabulary;      /* tokens are 0 to vocabulary - 1 */
+  int64_t max_context;     /* tokens that a sequence may have */
+  int64_t page_size;       /* tokens of a page */
+  int64_t bytes_per_token; /* of a cache */
+} gc_language;
+GC_API int gc_language_info(const gc_model *model, gc_language *language, gc_error *error);
+
+/* Zero every field that is not used. The capacity is the smaller of `tokens` and `bytes` where both
+ * are given; with neither it is one sequence of max_context tokens, but at most half of this
+ * machine's memory. A capacity of less than `context` tokens is refused. */
+typedef struct {
+  size_t size;    /* sizeof(gc_cache_options) */
+  int64_t tokens; /* rounded up to whole pages */
+  int64_t bytes;  /* memory for pages */
+  int64_t context;
+} gc_cache_options;
+
+/* Memory is set aside, and used when pages are first written. NULL on failure. */
+GC_API gc_cache *gc_cache_create(gc_model *model, const gc_cache_options *options, gc_error *error);
+
+/* Frees the pages of all sequences. NULL is allowed. */
+GC_API void gc_cache_destroy(gc_cache *cache);
+
+/* Pages are in use, or free; `pages_kept` are those of the free ones that still hold a prefix which
+ * gc_sequence_reuse may find. */
+typedef struct {
+  size_t size; /* sizeof(gc_cache_stats) */
+  int64_t pages_total, pages_free, pages_kept;
+  int64_t bytes;            /* memory set aside for pages */
+  int64_t sequences;        /* alive */
+  int64_t tokens_held;      /* in pages that are in use, shared ones counted once */
+  int64_t tokens_reused;    /* found by gc_sequence_reuse so far */
+  int64_t pages_evicted;    /* kept prefixes given up so far */
+  int64_t pages_copied;     /* on write to a shared page, so far */
+} gc_cache_stats;
+GC_API int gc_cache_get_stats(gc_cache *cache, gc_cache_stats *stats, gc_error *error);
+
+/* A new empty sequence; 0 on failure. */
+GC_API gc_sequence gc_sequence_create(gc_cache *cache, gc_error *error);
+
+/* A copy that shares all pages: the first to write to a shared page copies it. 0 on failure. */
+GC_API gc_sequence gc_sequence_fork(gc_cache *cache, gc_sequence sequence, gc_error *error);
+
+/* Gives up a sequence; its full pages are kept as prefixes until their memory is needed. */
+GC_API int gc_sequence_free(gc_cache *cache, gc_sequence sequence, gc_error *error);
+
+/* How many tokens it has; -1 on failure. */
+GC_API int64_t gc_sequence_length(gc_cache *cache, gc_sequence sequence, gc_error *error);
+
+/* Makes an empty sequence begin with as many of `tokens` as whole pages hold already, at most
+ * n_tokens - 1: the last one must be stepped for its logits. Returns how many; -1 on failure. */
+GC_API int64_t gc_sequence_reuse(gc_cache *cache, gc_sequence sequence, const int32_t *tokens,
+                                 int64_t n_tokens, gc_error *error);
+
+/* Appends counts[i] tokens to sequences[i], for n sequences that are all different; `tokens` are
+ * those of the first sequence, then of the second, and so on. wanted[i] is which rows of logits a
+ * sequence gets: 0 none, 1 its last token's, -1 all of its tokens'. *logits is [*n_rows, vocabulary]
+ * in the order of the tokens, belongs to the context and is valid until its next call.
+ * All or nothing: after a failure every sequence is as it was. */
+GC_API int gc_step(gc_context *context, gc_cache *cache, int32_t n, const gc_sequence *sequences,
+                   const int32_t *counts, const int32_t *tokens, const int32_t *wanted,
+                   const float **logits, int64_t *n_rows, gc_error *error);
+
+/* How a token is drawn. gc_sampling_defaults gives values that switch everything off. */
+typedef struct {
+  size_t size;              /* sizeof(gc_sampling) */
+  uint64_t seed;            /* the same seed, counter and logits give the same token */
+  float temperature;        /* 0: the largest logit */
+  int32_t top_k;            /* 0: off */
+  float top_p;              /* 1: off */
+  float min_p;              /* 0: off */
+  float typical_p;          /* 1: off */
+  float repetition_penalty; /* 1: off; of every token of the history */
+  float frequency_penalty;  /* 0: off; of the answer's tokens, for each occurrence */
+  float presence_penalty;   /* 0: off; of the answer's tokens, once */
+  int32_t n_bias;
+  const int32_t *bias_tokens; /* [n_bias] */
+  const float *bias;          /* [n_bias] added to their logits */
+} gc_sampling;
+GC_API gc_sampling gc_sampling_defaults(void);
+
+/* Draws a token from logits [vocabulary]. `history` are the tokens so far, of which the last
+ * `n_answer` are the answer's. The draw depends on seed and counter only, not on earlier calls.
+ * *logprob is the token's log-probability under the softmax of the logits as they are given. */
+GC_API int gc_sample(const float *logits, int64_t vocabulary, const gc_sampling *sampling,
+                     const int32_t *history, int64_t n_history, int64_t n_answer, uint64_t counter,
+                     int32_t *token, float *logprob, gc_error *error);
 
 #ifdef __cplusplus
 }

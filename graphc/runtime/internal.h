@@ -107,4 +107,11 @@ int gc_bind(gc_context *context, gc_binding *binding, const DLTensor *inputs, bo
 int gc_binding_create(gc_binding *binding, const gc_function_plan *plan, gc_error *error);
 void gc_binding_destroy(gc_context *context, gc_binding *binding);
 
+/* run.c: between these two the context is the caller's, if it is free and of this process. */
+int gc_context_enter(gc_context *context, gc_error *error);
+int gc_context_leave(gc_context *context, int code);
+/* Binds and runs; outputs without data are given memory of the context. */
+int gc_run_binding(gc_context *context, gc_binding *binding, const DLTensor *inputs,
+                   DLTensor *outputs, gc_error *error);
+
 #endif

@@ -18,7 +18,8 @@ typedef struct {
 enum { GC_VALUE_INT = 1, GC_VALUE_REAL = 3, GC_VALUE_POINTER = 4, GC_VALUE_TENSOR = 7 };
 typedef int (*gc_kernel)(void *self, gc_value *args, int32_t n_args, gc_value *result);
 
-typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA } gc_storage;
+/* GC_CACHE is an input that kernels write: pages of a gc_cache. */
+typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA, GC_CACHE } gc_storage;
 
 /* A typed view of input, output, weight or arena buffer number `index`. Several tensors of one
  * shape share the place in gc_frame.shapes where it is computed. */
@@ -50,6 +51,7 @@ typedef struct {
   const int32_t *input_shapes;  /* per input: its place in gc_frame.shapes */
   const int32_t *output_shapes;
   int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args, n_work;
+  int32_t n_caches; /* how many inputs, the last ones, are caches */
   const gc_tensor_plan *tensors;
   const gc_buffer_plan *buffers;
   const int32_t *args;      /* kernels' arguments: a tensor's number t, or ~s for scalar s */
@@ -78,6 +80,13 @@ typedef struct {
 } gc_device_kernel;
 
 struct gc_device;
+/* A causal language model: the function that steps it over pages (see gc_step for its inputs). */
+typedef struct {
+  int32_t function;
+  int32_t page_size;
+  int32_t ragged; /* one call takes chunks of several sequences */
+  int64_t vocabulary, max_context;
+} gc_decoder_plan;
 
 typedef struct {
   uint64_t weights_bytes;     /* size of weights.bin */
@@ -85,6 +94,7 @@ typedef struct {
   int32_t n_weights, n_functions, n_features;
   const gc_weight *weights;
   const gc_function_plan *functions;
+  const gc_decoder_plan *decoder; /* NULL: not a language model */
   const char *const *features; /* CPU features that the kernels need, by LLVM's names */
   const struct gc_device *device; /* NULL: kernels run on the CPU */
   const gc_device_kernel *kernels;

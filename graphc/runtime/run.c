@@ -237,14 +237,16 @@ static void patch_pointers(gc_binding *binding) {
   const gc_function_plan *plan = binding->frame.plan;
   for (int32_t t = 0; t < plan->n_tensors; t++) {
     const gc_tensor_plan *p = &plan->tensors[t];
-    if (p->storage == GC_INPUT) binding->frame.tensors[t].data = binding->in_data[p->index];
+    if (p->storage == GC_INPUT || p->storage == GC_CACHE)
+      binding->frame.tensors[t].data = binding->in_data[p->index];
     if (p->storage == GC_OUTPUT) binding->frame.tensors[t].data = binding->out_data[p->index];
   }
 }
 
-static int run_bound(gc_context *context, gc_binding *binding, const DLTensor *inputs,
-                     DLTensor *outputs, gc_error *error) {
-  int code = place_arena(context, binding, error);
+int gc_run_binding(gc_context *context, gc_binding *binding, const DLTensor *inputs,
+                   DLTensor *outputs, gc_error *error) {
+  int code = gc_bind(context, binding, inputs, true, error);
+  if (!code) code = place_arena(context, binding, error);
   if (!code) code = stage_inputs(context, binding, inputs, error);
   if (!code) code = choose_outputs(context, binding, inputs, outputs, error);
   if (code) return code;
@@ -275,7 +277,7 @@ static gc_binding *find(gc_context *context, const char *function, int32_t n_in,
   return NULL;
 }
 
-static int begin(gc_context *context, gc_error *error) {
+int gc_context_enter(gc_context *context, gc_error *error) {
   if (error) *error = (gc_error){0};
   if (!context) return gc_fail(error, GC_ERROR_USE, "no context given");
   if (context->process != getpid())
@@ -287,7 +289,7 @@ static int begin(gc_context *context, gc_error *error) {
   return GC_OK;
 }
 
-static int end(gc_context *context, int code) {
+int gc_context_leave(gc_context *context, int code) {
   atomic_flag_clear_explicit(&context->busy, memory_order_release);
   return code;
 }
@@ -296,31 +298,33 @@ int gc_run(gc_context *context, const char *function, const DLTensor *inputs, in
            DLTensor *outputs, int32_t n_out, gc_error *error) {
   gc_error own;
   if (!error) error = &own;
-  int code = begin(context, error);
+  int code = gc_context_enter(context, error);
   if (code) return code;
   gc_binding *binding = find(context, function, n_in, n_out, error);
-  if (!binding) return end(context, GC_ERROR_USE);
+  if (!binding) return gc_context_leave(context, GC_ERROR_USE);
   if ((n_in > 0 && !inputs) || (n_out > 0 && !outputs))
-    return end(context, gc_fail(error, GC_ERROR_USE, "inputs or outputs are NULL"));
-  code = gc_bind(context, binding, inputs, true, error);
-  if (!code) code = run_bound(context, binding, inputs, outputs, error);
-  return end(context, code);
+    return gc_context_leave(context, gc_fail(error, GC_ERROR_USE, "inputs or outputs are NULL"));
+  if (binding->frame.plan->n_caches > 0)
+    return gc_context_leave(context, gc_fail(error, GC_ERROR_USE,
+                                "function '%s' works on a cache: call gc_step", function));
+  code = gc_run_binding(context, binding, inputs, outputs, error);
+  return gc_context_leave(context, code);
 }
 
 int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *inputs, int32_t n_in,
                     DLTensor *outputs, int32_t n_out, gc_error *error) {
   gc_error own;
   if (!error) error = &own;
-  int code = begin(context, error);
+  int code = gc_context_enter(context, error);
   if (code) return code;
   gc_binding *binding = find(context, function, n_in, n_out, error);
-  if (!binding) return end(context, GC_ERROR_USE);
+  if (!binding) return gc_context_leave(context, GC_ERROR_USE);
   if ((n_in > 0 && !inputs) || (n_out > 0 && !outputs))
-    return end(context, gc_fail(error, GC_ERROR_USE, "inputs or outputs are NULL"));
+    return gc_context_leave(context, gc_fail(error, GC_ERROR_USE, "inputs or outputs are NULL"));
   code = gc_bind(context, binding, inputs, false, error);
-  if (code) return end(context, code);
+  if (code) return gc_context_leave(context, code);
   int64_t *strides = binding->strides;
   for (int32_t i = 0; i < n_out; strides += outputs[i].ndim, i++)
     describe_output(binding, i, strides, &outputs[i]);
-  return end(context, GC_OK);
+  return gc_context_leave(context, GC_OK);
 }
