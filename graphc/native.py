@@ -211,10 +211,10 @@ class Context:
 
     def profile(self) -> None:
         """Time every kernel of later runs, from zero."""
-        error = _Error()
+        error = ErrorRecord()
         with self._lock:
             if self._library.dll.gc_profile(self._handle, ctypes.byref(error)):
-                _raise(error)
+                raise_recorded(error)
 
     def kernel_times(self, info: FunctionInfo) -> list[KernelTime]:
         """What was timed since `profile`, in run order."""
