@@ -186,6 +186,17 @@ def is_param(kernel: FusedKernel, buffer: Any) -> bool:
     return any(buffer.same_as(p) for p in kernel.params)
 
 
+def is_contraction(stage: Stage) -> bool:
+    """Whether it sums products of two elements, like a matrix product."""
+    if stage.init is None or not stage.reduce_vars:
+        return False
+    return any(isinstance(n, tirx.Mul) and _reads(n.a) and _reads(n.b) for n in walk(stage.value))
+
+
+def _reads(expr: Any) -> bool:
+    return any(isinstance(node, TensorLoad) for node in walk(expr))
+
+
 def read_kernel(func: tirx.PrimFunc, name: str) -> FusedKernel | None:
     """The stages of `func`, or None when its body is not a sequence of plain block nests."""
     root = func.body

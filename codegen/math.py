@@ -87,16 +87,12 @@ _TANH_Q = (
 def vectorisable(expr: Any) -> Any:
     """`expr` with every float32 exp, erf, tanh and sigmoid call written out.
 
-    Rounding is to the nearest, ties to even.
-
     Booleans are compared as bytes: TVM compares them with a floating-point instruction, which LLVM
     refuses.
     """
     new = rebuild(expr, [vectorisable(operand) for operand in operands(expr)])
     if isinstance(new, tirx.EQ | tirx.NE) and str(new.a.ty) == "bool":
         return type(new)(tirx.Cast("int8", new.a), tirx.Cast("int8", new.b))
-    if isinstance(new, Call) and getattr(new.op, "name", "") == "tirx.nearbyint":
-        return tirx.round(*new.args)  # the same instruction, but TVM puts only this into vectors
     if isinstance(new, Call) and str(new.ty) == "float32":
         expand = _EXPANSIONS.get(getattr(new.op, "name", ""))
         if expand is not None:

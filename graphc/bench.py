@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from graphc import module, testing
+from graphc import module, testing, work
 from graphc.codegen import link
 from graphc.errors import ToolError
 from graphc.targets import detect
@@ -82,16 +82,15 @@ def bench(
         feeds = testing.feeds(loaded.inputs, dims, inputs)
         names = [port.name for port in loaded.outputs]
         sides: dict[str, Callable[[], object]] = {"graphc": lambda: loaded.run(names, feeds)}
-        flops = None
         if against is not None:
-            from graphc import flops as counting
             from graphc.reference import Reference
 
             reference = Reference(against, threads)
             sides["onnxruntime"] = lambda: reference.run(feeds)
-            flops = counting.count(against, feeds, threads)
         measured = measure(sides, seconds)
         sizes = testing.dims_of(loaded.inputs, feeds)
+        formula = loaded.functions["main"].work if "main" in loaded.functions else None
+    flops = None if formula is None else work.value(formula, sizes)
     return Result(sizes, threads, measured, flops, peak_gflops, read_gbs)
 
 

@@ -6,7 +6,6 @@ Exit status: 0 ok, 1 a check failed, 2 bad use or bad input, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ import click
 
 from graphc import __version__, cli_llm, env
 from graphc.config import CACHE_DTYPES
-from graphc.errors import GraphcError, ModelError, UnsupportedError
+from graphc.errors import GraphcError, ModelError
 
 _PATH = click.Path(path_type=Path)
 _DIM = click.option(
@@ -51,26 +50,30 @@ def cli() -> None:
 @cli.command(epilog=_example("graphc check model.onnx"))
 @click.argument("model", type=_PATH)
 @_TARGET
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=N|LOW..HIGH", help="Fix or bound a dimension."
+)
 @_JSON
-def check(model: Path, target: str, as_json: bool) -> None:
-    """Say whether MODEL can be compiled; list everything that stands in the way."""
+def check(model: Path, target: str, dims: tuple[str, ...], as_json: bool) -> None:
+    """Say whether MODEL can be compiled and what it is made of, or all that stands in the way."""
+    from graphc import config
     from graphc.targets import load as targets
 
     targets.get(target)
+    bounds = config.parse_bounds(dims)
     if not model.exists():
         raise ModelError(f"no such model: {model}")
-    from graphc import frontend
-
-    try:
-        signature = frontend.load(model).signatures["main"]
-    except UnsupportedError as error:
-        if not as_json:
-            raise
-        click.echo(json.dumps({"ok": False, "blockers": list(error.blockers)}, indent=2))
-        sys.exit(error.exit_status)
     from graphc import show
+    from graphc.check import check as examine
 
-    click.echo(show.as_json({"ok": True, "blockers": []}) if as_json else show.checked(signature))
+    report = examine(model, target=target, dims=bounds)
+    if as_json:
+        click.echo(show.as_json(report.record()))
+    else:
+        click.echo(show.checked(report) if report.ok else show.blockers(report.blockers))
+    if not report.ok:
+        what = "1 blocker" if len(report.blockers) == 1 else f"{len(report.blockers)} blockers"
+        sys.exit(_fail(f"{model}: {what}", ModelError.exit_status))
 
 
 @cli.command(

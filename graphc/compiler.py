@@ -116,7 +116,7 @@ def _build(
     linker_is_ready = link.prepare_beside(_triple(device))  # long the first time on a machine
     stage("import tvm")  # seconds, and not needed when the cache answers: hence here
     from graphc import frontend
-    from graphc.codegen import host
+    from graphc.codegen import flops, host
     from graphc.codegen.build import build
     from graphc.codegen.schedule import schedule
     from graphc.passes import pipeline
@@ -135,6 +135,7 @@ def _build(
         stage("quantize")
         request = Request(config.quantize, device, config)
         model = _dumped("2-quantize", quantize(model, request))
+    work = {name: flops.count(model, name).record() for name in model.signatures}
     model = pipeline.run((quantized_products,), model)
     stage("layout")
     model = place_caches(model, device, config.cache_dtype)
@@ -167,7 +168,9 @@ def _build(
                 triple=triple,
                 cpu_features=tuple(features),
             ),
-            functions=tuple(host.describe(plan) for plan in built.plans),
+            functions=tuple(
+                replace(host.describe(plan), work=work.get(plan.name)) for plan in built.plans
+            ),
             weights=weights,
             kernels=built.kernels,
             source=source.name,

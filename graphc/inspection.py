@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,45 @@ def _plain(record: Any) -> dict[str, object]:
 
 
 def model_record(path: Path) -> dict[str, object]:
-    """Inputs, outputs, operators and weights of an ONNX file."""
+    """Inputs, outputs, operators and weights of an ONNX file or an exported program."""
+    return _program_record(path) if path.suffix == ".pt2" else _onnx_record(path)
+
+
+def _program_record(path: Path) -> dict[str, object]:
+    from graphc.frontend.torch_export import require_torch
+
+    require_torch(str(path))
+    from graphc.frontend.torch_export import archive, program
+
+    exported, names = archive.read(path)
+    prepared = program.prepare(exported, names)
+    nodes = [node for node in prepared.graph.nodes if node.op == "call_function"]
+    outputs = [(name, node.meta["val"]) for name, node in prepared.outputs]
+    arrays = {id(data): data for _, data in prepared.weights.values()}
+    return {
+        "dims": {
+            name: [low, high]
+            for symbol, name in prepared.dims.items()
+            for low, high in [prepared.ranges.get(symbol, (0, None))]
+        },
+        "inputs": [_tensor_port(name, tensor, prepared.dims) for name, tensor in prepared.inputs],
+        "outputs": [_tensor_port(name, tensor, prepared.dims) for name, tensor in outputs],
+        "weights": {
+            "tensors": len(arrays),
+            "elements": sum(int(data.size) for data in arrays.values()),
+        },
+        "nodes": len(nodes),
+        "operators": dict(Counter(str(node.target) for node in nodes).most_common()),
+    }
+
+
+def _tensor_port(name: str, tensor: Any, dims: Mapping[str, str]) -> dict[str, object]:
+    """A dimension is a number, a dimension's name, or an expression of torch's symbols."""
+    shape = [n if isinstance(n, int) else dims.get(str(n), str(n)) for n in tensor.shape]
+    return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": shape}
+
+
+def _onnx_record(path: Path) -> dict[str, object]:
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -65,13 +65,17 @@ class DimInfo:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """An exported function; `constraints` are sentences on what its dimensions must satisfy."""
+    """An exported function; `constraints` are sentences on what its dimensions must satisfy.
+
+    `work` is the number of multiplications and additions as a formula, see graphc/work.py.
+    """
 
     name: str
     inputs: tuple[PortInfo, ...]
     outputs: tuple[PortInfo, ...]
     dims: tuple[DimInfo, ...] = ()
     constraints: tuple[str, ...] = ()
+    work: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for kind, items in (("input", self.inputs), ("output", self.outputs), ("dim", self.dims)):

@@ -15,8 +15,11 @@ from graphc.testing import Array
 
 if TYPE_CHECKING:
     from graphc.bench import Result
+    from graphc.check import Report as Check
     from graphc.compiler import Artifact
-    from graphc.ir import Signature
+    from graphc.errors import Blocker
+    from graphc.ir import Dim
+    from graphc.passes.structure import AttentionInfo
     from graphc.verify import Report
 
 
@@ -92,11 +95,65 @@ def _flat(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def checked(signature: Signature) -> str:
+def blockers(found: Sequence[Blocker]) -> str:
+    """A row for each; what is not about a node has no operator."""
+    rows = [("node", "operator", "domain", "opset", "why", "repair")]
+    for b in found:
+        opset = "" if b.opset is None else str(b.opset)
+        rows.append((b.node, b.operator, b.domain, opset, b.why, b.repair))
+    return table(rows)
+
+
+def checked(report: Check) -> str:
+    """Ports, size, work, structure and what the target makes of it."""
+    record = report.record()
+    signature, structure, kernels = report.signature, report.structure, report.kernels
+    assert signature is not None and structure is not None and kernels is not None
     rows = [("", "name", "dtype", "shape")]
     for kind, ports in (("input", signature.inputs), ("output", signature.outputs)):
         rows += [(kind, p.name, p.dtype, ", ".join(map(str, p.shape))) for p in ports]
-    return table(rows) + "\nok: every operator is supported"
+    weights = ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in structure.weights.items())
+    facts = [
+        ("dimensions", ", ".join(_bounds(dim) for dim in signature.dims) or "all fixed"),
+        ("parameters", f"{record['parameters']:,} ({weights or 'none'})"),
+        ("work", _work(record["flops"])),
+        *(("attention", _attention(info)) for info in structure.attention),
+        ("causal", structure.causal or "no attention"),
+        ("norms", _times(structure.norms)),
+        ("mlp", _times(structure.mlps)),
+        ("kernels", f"{_times(kernels.templates)} for {kernels.target}"),
+        ("decomposed", ", ".join(kernels.decomposed) or "none"),
+        ("generic products", ", ".join(kernels.generic_products) or "none"),
+    ]
+    if structure.unrecognised:
+        facts.append(("attention", f"{structure.unrecognised} in a form that is not recognised"))
+    return f"{table(rows)}\n\n{table(facts)}\nok: every operator is supported"
+
+
+def _bounds(dim: Dim) -> str:
+    return f"{dim.name} {dim.lower}..{'' if dim.upper is None else dim.upper}"
+
+
+def _work(flops: Any) -> str:
+    value = flops["value"]
+    return f"{flops['formula']} FLOP" if value is None else f"{value / 1e9:.3f} GFLOP"
+
+
+def _attention(info: AttentionInfo) -> str:
+    words = [
+        f"{info.layers} x {info.kind}{', cross' if info.cross else ''}",
+        f"{info.heads} heads of {info.head_size}",
+        f"{info.kv_heads} for keys" if info.kv_heads != info.heads else "",
+        f"values of {info.value_size}" if info.value_size != info.head_size else "",
+        f"mask {info.mask}",
+        f"rotary by {info.rotary}" if info.rotary else "",
+        f"cache {info.cache}",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _times(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "none"
 
 
 def compiled_record(artifact: Artifact) -> dict[str, object]:

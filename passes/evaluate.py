@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from tvm import relax
+from tvm import relax, sym
 
 from graphc.passes.node import Node
+
+_ANALYZER = sym.Analyzer()
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -23,7 +25,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def integers(arg: relax.Expr) -> list[int] | None:
     """A tuple or shape argument of an operator as ints, None if something in it is symbolic."""
     fields = list(arg.values if isinstance(arg, relax.ShapeExpr) else arg.fields)
-    values = [getattr(field, "value", None) for field in fields]
+    values = [
+        getattr(field if hasattr(field, "value") else _ANALYZER.simplify(field), "value", None)
+        for field in fields
+    ]
     found = [value for value in values if isinstance(value, int)]
     return found if len(found) == len(values) else None
 
@@ -99,6 +104,12 @@ def _strided_slice(node: Node, array: Array) -> Array:
 def _concat(node: Node, *arrays: Array) -> Array:
     axis = node.attrs.axis
     return np.concatenate(arrays, axis=0 if axis is None else int(axis))
+
+
+def _cumsum(node: Node, array: Array) -> Array:
+    axis = None if node.attrs.axis is None else int(node.attrs.axis)
+    total = np.cumsum(array, axis=axis, dtype=numpy_dtype(node.dtype))
+    return np.asarray(total - array.reshape(total.shape) if bool(node.attrs.exclusive) else total)
 
 
 def _permute(node: Node, array: Array) -> Array:
@@ -181,6 +192,7 @@ _TABLE: dict[str, Function] = {
     "astype": lambda node, array: array.astype(numpy_dtype(node.dtype)),
     "broadcast_to": lambda node, array: np.broadcast_to(array, node.static_shape),
     "concat": _concat,
+    "cumsum": _cumsum,
     "expand_dims": lambda node, array: array.reshape(node.static_shape),
     "full": _full,
     "matmul": _matmul,

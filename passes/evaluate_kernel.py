@@ -29,6 +29,6 @@ def run_kernel(graph: Graph, node: Node, arrays: Sequence[Array]) -> Array:
     function = graph.kernel(node).with_attr("global_symbol", "kernel")
     module = tvm.compile(tvm.IRModule({"kernel": function}), tvm.target.Target({"kind": "llvm"}))
     result = tvm.runtime.tensor(np.zeros(node.static_shape or (), numpy_dtype(node.dtype)))
-    operands = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays]
+    operands = [tvm.runtime.tensor(np.require(a, requirements=["C"])) for a in arrays]
     module["kernel"](*operands, result)
     return np.asarray(result.numpy())

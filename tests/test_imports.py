@@ -23,6 +23,7 @@ RANKS = (
         "manifest",
         "artifact",
         "testing",
+        "work",
         "arrays",
         "native",
         "module",
@@ -41,8 +42,8 @@ RANKS = (
     ),
     ("passes",),
     ("codegen",),
-    ("reference", "torch_reference", "flops", "edges", "verify", "locate", "bench", "inspection"),
-    ("cache", "compiler"),
+    ("reference", "torch_reference", "edges", "verify", "locate", "bench", "inspection"),
+    ("cache", "compiler", "check"),
     ("show", "cli_llm", "cli", "__main__"),
 )
 # What makes running an artifact possible: nothing of it may lie right of its rank.

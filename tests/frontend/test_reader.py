@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from relax_vm import build, compare, single
 
+from graphc.check import check
 from graphc.errors import ConfigError, GraphcError, ModelError, UnsupportedError
 from graphc.frontend import load
-from graphc.frontend.check import check
 from graphc.frontend.onnx import wire
 
 X = {"x": ("float32", ("n", 4))}
@@ -162,7 +162,7 @@ def test_broken_graphs(
     with pytest.raises(ModelError, match=message) as caught:
         load(_save(model, tmp_path))
     assert not isinstance(caught.value, UnsupportedError)
-    assert len(str(caught.value).splitlines()) <= 2
+    assert len(str(caught.value).splitlines()) <= 3
 
 
 def test_nodes_in_any_order(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_all_blockers_at_once(tmp_path: Path) -> None:
     path = _save(model, tmp_path)
     with pytest.raises(UnsupportedError) as caught:
         load(path)
-    mine, data, random = caught.value.blockers
+    mine, data, random = map(str, caught.value.blockers)
     assert "'mine'" in mine and "my.domain::Add" in mine and "3 of my.domain" in mine
     assert "'data'" in data and "NonZero" in data and "20 of ai.onnx" in data
     assert "'random'" in random
@@ -245,7 +245,7 @@ def test_flow_that_depends_on_inputs_is_a_blocker(tmp_path: Path) -> None:
     model = build([node], {**X, "going": ("bool", ())}, ["y"])
     with pytest.raises(UnsupportedError) as caught:
         load(_save(model, tmp_path))
-    (reason,) = caught.value.blockers
+    (reason,) = map(str, caught.value.blockers)
     assert "'loop'" in reason and "its condition depends on the values of the inputs" in reason
 
 
@@ -272,7 +272,7 @@ def test_blockers_found_while_converting_are_joined(tmp_path: Path) -> None:
     model = build(nodes, inputs, ["b", "c"], {"yes": np.array(True)})
     with pytest.raises(UnsupportedError) as caught:
         load(_save(model, tmp_path))
-    first, second = caught.value.blockers
+    first, second = map(str, caught.value.blockers)
     assert "'first'" in first and "'to'" in first and "'second'" in second
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from graphc.errors import UnsupportedError
+from graphc.errors import refusal
 from graphc.frontend.onnx.convert import convert
 from graphc.frontend.onnx.operators import REGISTRY
 from graphc.frontend.onnx.reader import read
@@ -24,6 +24,6 @@ def load(
     given = parse_bounds(dims or {})
     graph, reader = read(path, tuple(outputs))
     found = blockers(graph, REGISTRY)
-    if found:
-        raise UnsupportedError(f"{path}: graphc does not compile:", found)
-    return convert(graph, reader, REGISTRY, given, str(path))
+    if not graph.convertible:
+        raise refusal(str(path), found)
+    return convert(graph, reader, REGISTRY, given, str(path), found)

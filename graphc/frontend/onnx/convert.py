@@ -11,12 +11,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from tvm import relax
 
-from graphc.errors import ModelError, UnsupportedError
+from graphc.errors import Blocker, ModelError, UnsupportedError, blockers_of, refusal
 from graphc.frontend.onnx import narrow
 from graphc.frontend.onnx.apply import made
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.functions import Body, own_body, standard_body
-from graphc.frontend.onnx.graph import Graph, describe, domain_of, in_order
+from graphc.frontend.onnx.graph import Graph, describe, domain_of, in_order, name_of
 from graphc.frontend.onnx.node import NARROW_VALUE, Node
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
 from graphc.frontend.onnx.table import Registry
@@ -41,8 +41,9 @@ def convert(
     registry: Registry,
     given: Mapping[str, int | Bounds],
     source: str,
+    refused: Sequence[Blocker] = (),
 ) -> Model:
-    """The model in Relax.
+    """The model in Relax; raises for `refused` and all other blockers together.
 
     A bound that the graph implies for a dimension is often found after shapes that it would
     simplify, so the import starts again with it, at most once for each bound.
@@ -50,22 +51,34 @@ def convert(
     implied: dict[tuple[str, str], tuple[int, str]] = {}
     for _ in range(_MAX_ATTEMPTS):
         try:
-            return _Attempt(graph, reader, registry, Symbols(given, implied)).run(source)
+            symbols = Symbols(given, implied)
+            return _Attempt(graph, reader, registry, symbols, refused).run(source)
         except TightenedError as found:
             implied[found.name, found.side] = (found.bound, found.reason)
     raise ModelError(f"{source}: the bounds of its dimensions keep changing")
 
 
+class _LostError(Exception):
+    """What a node needs is lost to a blocker that is known."""
+
+
 class _Attempt:
     def __init__(
-        self, graph: Graph, reader: TensorReader, registry: Registry, symbols: Symbols
+        self,
+        graph: Graph,
+        reader: TensorReader,
+        registry: Registry,
+        symbols: Symbols,
+        refused: Sequence[Blocker],
     ) -> None:
         self._graph = graph
         self._reader = reader
         self._registry = registry
         self._symbols = symbols
         self._context = Context(symbols, frozenset(graph.outputs))
-        self._blockers: list[str] = []
+        self._blockers = list(refused)
+        self._refused = {(blocker.node, blocker.operator) for blocker in refused}
+        self._lost: set[str] = set()
         self._written_out = 0
 
     def run(self, source: str) -> Model:
@@ -95,9 +108,7 @@ class _Attempt:
             with context.builder.dataflow():
                 self._nodes(graph.nodes, graph.opsets, scope, "")
                 if self._blockers:
-                    raise UnsupportedError(
-                        "the model uses what graphc does not compile:", tuple(self._blockers)
-                    )
+                    raise refusal(source, tuple(dict.fromkeys(self._blockers)))
                 results = [self._result(name, scope) for name in graph.outputs]
             context.builder.emit_func_output(
                 relax.Tuple([value.var for value in results]), [*inputs, *context.param_vars]
@@ -162,19 +173,37 @@ class _Attempt:
         are those of what reads them: all such nodes are reported together.
         """
         for proto in nodes:
-            if any(name and name not in scope for name in proto.input):
-                assert self._blockers, (describe(proto), "reads a value that nothing made")
-                continue
             label = prefix + describe(proto)
+            known = (name_of(proto), proto.op_type) in self._refused
+            if known or any(name and name not in scope for name in proto.input):
+                assert self._blockers, (label, "reads a value that nothing made")
+                self._lost.update(proto.output)
+                continue
             try:
                 with np.errstate(all="ignore"):
                     self._node(proto, opsets, scope, label, prefix)
-            except UnsupportedError as error:
-                self._blockers.append(str(error))
-            except (ModelError, TightenedError):
+            except TightenedError:
                 raise
+            except _LostError:
+                self._lost.update(proto.output)
+            except ModelError as error:
+                self._note(error, proto, opsets, label)
             except _UNFORESEEN as error:
-                raise ModelError(f"{label}: {_first_line(error)}") from error
+                self._note(ModelError(f"{label}: {_first_line(error)}"), proto, opsets, label)
+
+    def _note(
+        self, error: ModelError, proto: NodeProto, opsets: Mapping[str, int], label: str
+    ) -> None:
+        domain = domain_of(proto.domain)
+        self._blockers += blockers_of(
+            error,
+            node=name_of(proto),
+            label=label,
+            operator=proto.op_type,
+            domain=domain or "ai.onnx",
+            opset=opsets.get(domain),
+        )
+        self._lost.update(proto.output)
 
     def _node(
         self,
@@ -237,12 +266,12 @@ class _Attempt:
         for tensor in graph.initializer:
             data = self._reader.read(tensor)
             scope[tensor.name] = KnownValue(f"{prefix}{tensor.name}", str(data.dtype), data)
-        self._nodes(in_order(graph.node, scope), opsets, scope, prefix)
+        self._nodes(in_order(graph.node, {*scope, *self._lost}), opsets, scope, prefix)
         results = [scope.get(info.name) for info in graph.output]
         found = [value for value in results if value is not None]
         if len(found) != len(results):
             if self._blockers:
-                raise UnsupportedError(self._blockers.pop())
+                raise _LostError
             raise ModelError(f"{prefix}an output of its graph is made by no node")
         return found
 
@@ -263,7 +292,9 @@ class _Attempt:
         for name, formal in zip(proto.output, body.outputs, strict=False):
             if name and formal in inner:
                 scope[name] = inner[formal]
-            elif name and not self._blockers:
+            elif name and self._blockers:
+                self._lost.add(name)
+            elif name:
                 raise ModelError(f"{label}: its function does not make {formal!r}")
 
     # -- attributes ------------------------------------------------------------------------

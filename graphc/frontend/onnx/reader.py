@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from graphc.errors import ModelError, UnsupportedError
+from graphc.errors import Blocker, ModelError, UnsupportedError, blockers_of
 from graphc.frontend.onnx import narrow, wire
-from graphc.frontend.onnx.graph import Graph, GraphInput, domain_of, in_order
+from graphc.frontend.onnx.graph import Graph, GraphInput, domain_of, sound
 from graphc.frontend.onnx.tensors import TensorReader, map_file
 from graphc.frontend.onnx.values import DTYPES, dtype_name
 
@@ -82,38 +82,35 @@ def _graph(
     model: ModelProto, parts: wire.Split, reader: TensorReader, extra: tuple[str, ...]
 ) -> Graph:
     graph = model.graph
-    blockers: list[str] = []
+    blockers: list[Blocker] = []
     if graph.sparse_initializer:
-        blockers.append("the model has sparse initializers: make them dense")
-    assert len(parts.weights) == len(graph.initializer), (len(parts.weights), "extents")
-    weights: dict[str, np.ndarray] = {}
-    for tensor, extent in zip(graph.initializer, parts.weights, strict=True):
-        if not tensor.name or tensor.name in weights:
-            raise ModelError(f"initializer {tensor.name!r} has no name or is defined twice")
-        try:
-            weights[tensor.name] = reader.read(tensor, extent)
-        except UnsupportedError as error:
-            blockers.append(str(error))
-            weights[tensor.name] = np.empty(0, "uint8")
+        sparse = UnsupportedError("the model has sparse initializers: make them dense")
+        blockers += blockers_of(sparse)
+    lost = {tensor.values.name for tensor in graph.sparse_initializer}
+    weights = _weights(graph, parts, reader, blockers)
+    lost |= {tensor.name for tensor in graph.initializer} - set(weights)
     inputs: list[GraphInput] = []
     for info in graph.input:
         try:
-            if info.name not in weights:
+            if info.name not in weights and info.name not in lost:
                 inputs.append(_input(info))
-        except UnsupportedError as error:
-            blockers.append(str(error))
-            inputs.append(GraphInput(info.name, "float32", ()))
+        except ModelError as error:
+            blockers += blockers_of(error, node=info.name)
+            lost.add(info.name)
     names = [item.name for item in inputs]
     if len(set(names)) != len(names) or "" in names:
         raise ModelError(f"graph inputs {names} have no name or the same name")
-    nodes = in_order(graph.node, (*weights, *names))
-    made = {name for node in nodes for name in node.output} | set(names) | set(weights)
+    nodes, unsound = sound(graph.node, (*weights, *names, *lost))
+    blockers += unsound
+    made = {name for node in graph.node for name in node.output} | set(names) | set(weights) | lost
     wanted = [info.name for info in graph.output]
     if len(set(wanted)) != len(wanted):
         raise ModelError(f"graph outputs {wanted} name a value twice")
     for name in (*wanted, *extra):
         if name not in made or not name:
-            raise ModelError(f"graph output {name!r} is made by no node")
+            nothing = ModelError(f"graph output {name!r} is made by no node")
+            blockers += blockers_of(nothing, node=name)
+    opsets, unknown = _opsets(model)
     return Graph(
         inputs=tuple(inputs),
         outputs=tuple(dict.fromkeys((*wanted, *extra))),
@@ -128,31 +125,51 @@ def _graph(
             for t in graph.initializer
             if t.data_type in narrow.TYPES
         },
-        opsets=_opsets(model),
+        opsets=opsets,
         functions={(domain_of(f.domain), f.name): f for f in model.functions},
-        blockers=tuple(blockers),
+        all_nodes=tuple(graph.node),
+        blockers=(*unknown, *blockers),
+        convertible=not unknown,
     )
 
 
-def _opsets(model: ModelProto) -> dict[str, int]:
+def _weights(
+    graph: onnx.GraphProto, parts: wire.Split, reader: TensorReader, blockers: list[Blocker]
+) -> dict[str, np.ndarray]:
+    """The initializers that can be read; `blockers` gains the others."""
+    assert len(parts.weights) == len(graph.initializer), (len(parts.weights), "extents")
+    weights: dict[str, np.ndarray] = {}
+    for tensor, extent in zip(graph.initializer, parts.weights, strict=True):
+        try:
+            if not tensor.name or tensor.name in weights:
+                raise ModelError(f"initializer {tensor.name!r} has no name or is defined twice")
+            weights[tensor.name] = reader.read(tensor, extent)
+        except ModelError as error:
+            blockers += blockers_of(error, node=tensor.name)
+    return weights
+
+
+def _opsets(model: ModelProto) -> tuple[dict[str, int], tuple[Blocker, ...]]:
+    """The versions by domain, and what is wrong with that of ONNX's own."""
     opsets: dict[str, int] = {}
     for entry in model.opset_import:
         domain = domain_of(entry.domain)
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise ModelError(f"operator set {domain!r} is imported in two versions")
-    version = opsets.get("")
+    version, newest = opsets.get(""), onnx.defs.onnx_opset_version()
     if version is None:
-        if any(not domain_of(node.domain) for node in model.graph.node):
-            raise ModelError("the model does not say which ONNX operator set it uses")
-        return opsets
-    newest = onnx.defs.onnx_opset_version()
-    if not OLDEST_OPSET <= version <= newest:
-        reason = (
-            f"ONNX operator set {version}: {OLDEST_OPSET} to {newest} are compiled: "
-            "convert the model with onnx.version_converter"
-        )
-        raise UnsupportedError("the model uses what graphc does not compile:", (reason,))
-    return opsets
+        if all(domain_of(node.domain) for node in model.graph.node):
+            return opsets, ()
+        error = ModelError("the model does not say which ONNX operator set it uses")
+        return {**opsets, "": newest}, blockers_of(error)
+    if OLDEST_OPSET <= version <= newest:
+        return opsets, ()
+    error = UnsupportedError(
+        f"ONNX operator set {version}: {OLDEST_OPSET} to {newest} are compiled: "
+        "convert the model with onnx.version_converter"
+    )
+    clamped = min(max(version, OLDEST_OPSET), newest)
+    return {**opsets, "": clamped}, blockers_of(error, opset=version)
 
 
 def _input(info: ValueInfoProto) -> GraphInput:

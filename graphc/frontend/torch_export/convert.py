@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from tvm import relax
 
-from graphc.errors import ConfigError, ModelError, UnsupportedError
+from graphc.errors import (
+    Blocker,
+    ConfigError,
+    ModelError,
+    UnsupportedError,
+    blockers_of,
+    refusal,
+)
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
 from graphc.frontend.onnx.values import KnownValue, TensorValue, Value
@@ -93,9 +100,10 @@ class _Attempt:
         self._context = Context(symbols, frozenset())
         self._dims: dict[str, Expr] = {}
         self._expressions = Expressions(symbols, self._dims)
-        self._blockers: list[str] = []
+        self._blockers: list[Blocker] = []
         self._scope: dict[torch.fx.Node, Any] = {}
         self._observed = tuple(outputs)
+        self._lost: set[str] = set()
 
     def run(self, source: str) -> Model:
         context, program = self._context, self._program
@@ -113,9 +121,7 @@ class _Attempt:
                 for node in program.graph.nodes:
                     self._node(node, named)
                 if self._blockers:
-                    raise UnsupportedError(
-                        f"{source}: graphc does not compile:", tuple(self._blockers)
-                    )
+                    raise refusal(source, self._blockers)
                 results = [self._result(name, node) for name, node in self._outputs()]
             context.builder.emit_func_output(
                 relax.Tuple([value.var for value in results]), [*inputs, *context.param_vars]
@@ -147,7 +153,12 @@ class _Attempt:
             )
             dtype = dtype_name(tensor.dtype)
             if dtype not in _DTYPES:
-                raise UnsupportedError(f"input {name} has the type {dtype}, which is not compiled")
+                error = UnsupportedError(
+                    f"input {name} has the type {dtype}, which is not compiled: cast it before"
+                )
+                self._blockers += blockers_of(error, node=name)
+                self._lost.add(name)
+                continue
             ports.append(Port(name, dtype, shape))
         return ports
 
@@ -216,7 +227,7 @@ class _Attempt:
             elif node.name in self._program.weights:
                 name, data = self._program.weights[node.name]
                 self._scope[node] = KnownValue(name, _kind(data), data)
-            else:
+            elif node.name not in self._lost:
                 self._scope[node] = None
             return
         if node.op == "output":
@@ -228,15 +239,24 @@ class _Attempt:
         try:
             with np.errstate(all="ignore"):
                 self._scope[node] = self._made(node, label)
-        except UnsupportedError as error:
-            text = str(error)
-            self._blockers.append(text if text.startswith(label) else f"{label}: {text}")
-        except (ModelError, TightenedError):
+        except TightenedError:
             raise
+        except ModelError as error:
+            self._note(error, node, label)
         except _UNFORESEEN as error:
             lines = str(error).strip().splitlines()
             last = lines[-1][:300] if lines else ""
-            raise ModelError(f"{label}: {type(error).__name__}: {last}") from error
+            self._note(ModelError(f"{label}: {type(error).__name__}: {last}"), node, label)
+
+    def _note(self, error: ModelError, node: torch.fx.Node, label: str) -> None:
+        namespace, _, operator = _target(node).partition(".")
+        self._blockers += blockers_of(
+            error,
+            node=node.name,
+            label=label,
+            operator=operator or namespace,
+            domain=namespace if operator else "",
+        )
 
     def _made(self, node: torch.fx.Node, label: str) -> Any:
         meta = node.meta.get("val")

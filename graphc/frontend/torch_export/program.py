@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from graphc.errors import ModelError, UnsupportedError
+from graphc.errors import ModelError, UnsupportedError, blockers_of
 from graphc.frontend.torch_export.operators import OPERATORS
 
 
@@ -104,7 +104,8 @@ def _check_signature(exported: torch.export.ExportedProgram) -> None:
         if item.kind is InputKind.CUSTOM_OBJ:
             found.append(f"it uses the object {item.target}, which is no tensor")
     if found:
-        raise UnsupportedError("the exported program is not a function:", tuple(found))
+        blockers = [b for text in found for b in blockers_of(UnsupportedError(text))]
+        raise UnsupportedError("the exported program is not a function:", blockers)
 
 
 def _placeholders(
