@@ -14,6 +14,7 @@ from typing import Any, Final
 import tvm
 from tvm import s_tir, tirx
 from tvm.tirx.build import split_host_device_mods
+from tvm_ffi import structural_map
 
 from graphc.codegen.cpu import object_file
 from graphc.targets.target import Target
@@ -107,6 +108,7 @@ def _tvm_device(target: Target) -> dict[str, Any]:
 def _kernel(name: str, function: tirx.PrimFunc, device: Any, target: Target) -> DeviceKernel:
     assert target.device is not None
     assert int(function.attrs["calling_conv"]) == _DEVICE_CALL, name
+    function = _plain_names(function)
     mod = tvm.IRModule({name: function})
     for lowering in (tirx.transform.StmtSimplify, tirx.transform.LowerIntrin):
         mod = lowering()(mod)
@@ -114,6 +116,14 @@ def _kernel(name: str, function: tirx.PrimFunc, device: Any, target: Target) -> 
     extents = tuple(_AXES.index(str(tag)) for tag in function.attrs["tirx.kernel_launch_params"])
     arguments = "".join(_letter(param) for param in function.params)
     return DeviceKernel(name, str(built.inspect_source()), arguments, extents)
+
+
+def _plain_names(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with parameters called p0, p1, ...: names of an untrusted model are no code."""
+    fresh = {old: tirx.Var(f"p{i}", old.ty) for i, old in enumerate(function.params)}
+    body = structural_map(function.body, (tirx.Var, lambda var: fresh.get(var, var)))
+    params = [fresh[old] for old in function.params]
+    return tirx.PrimFunc(params, body, function.ret_type, attrs=function.attrs)
 
 
 def _letter(param: Any) -> str:

@@ -102,13 +102,19 @@ static void to_cache(const opencl_shared *shared, cl_object program, const char 
 
 static int build_failure(const opencl_shared *shared, const gc_device_kernel *kernel,
                          cl_object program, int32_t code, gc_error *error) {
-  char log[640] = "";
-  size_t used = 0;
+  size_t size = 0;
+  char *log = NULL;
   if (program)
-    shared->api->clGetProgramBuildInfo(program, shared->device, CL_PROGRAM_BUILD_LOG,
-                                       sizeof log - 1, log, &used);
-  return gc_fail(error, GC_ERROR_DEVICE, "the device does not compile kernel '%s' (%s, %d): %s",
-                 kernel->name, gc_opencl_text(code), code, log);
+    shared->api->clGetProgramBuildInfo(program, shared->device, CL_PROGRAM_BUILD_LOG, 0, NULL,
+                                       &size);
+  if (size) log = calloc(size + 1, 1);
+  if (log)
+    shared->api->clGetProgramBuildInfo(program, shared->device, CL_PROGRAM_BUILD_LOG, size, log,
+                                       NULL);
+  gc_fail(error, GC_ERROR_DEVICE, "the device does not compile kernel '%s' (%s, %d): %s",
+          kernel->name, gc_opencl_text(code), code, log ? log : "");
+  free(log);
+  return GC_ERROR_DEVICE;
 }
 
 int gc_opencl_build(const opencl_shared *shared, const gc_device_kernel *kernel, cl_object *program,

@@ -111,6 +111,21 @@ def test_a_transformer_block_equals_onnx_runtime(tmp_path: Path, binaries: Path)
 
 
 @needs_opencl
+def test_names_of_a_model_never_become_code(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "/w){}*/ int"], ["*/ #error"], name="first"),
+        helper.make_node("Add", ["*/ #error", 'b"1"'], ["y"], name="second"),
+    ]
+    weights = [tiny_models.weight("/w){}*/ int", 24, 40), tiny_models.weight('b"1"', 40)]
+    inputs = [tiny_models.value("x", ["return;", 24])]
+    outputs = [tiny_models.value("y", ["return;", 40])]
+    source = tiny_models.save(
+        tmp_path / "hostile.onnx", helper.make_graph(nodes, "g", inputs, outputs, weights)
+    )
+    compiler.compile(source, "opencl", tmp_path / "hostile.gc")
+
+
+@needs_opencl
 def test_a_damaged_binary_is_compiled_again(tmp_path: Path, binaries: Path) -> None:
     source = tiny_models.perceptron(tmp_path / "mlp.onnx")
     compiler.compile(source, "opencl", tmp_path / "mlp.gc")
