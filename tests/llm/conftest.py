@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import paged_decoder
 import pytest
 import toy_tokenizers
 from fake_model import FakeModel
@@ -29,3 +30,9 @@ def faked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder, which graphc.LLM opens with a fake model."""
     monkeypatch.setattr(llm, "_open", lambda *_: FakeModel(vocabulary=600, pages=200))
     return folder
+
+
+@pytest.fixture(scope="session")
+def paged_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny decoder of tests/paged_decoder.py, compiled."""
+    return paged_decoder.compile_to(tmp_path_factory.mktemp("paged") / "tiny.gc")

@@ -17,14 +17,9 @@ SHAPE = Shape()
 BORDERS = [1, 15, 16, 17, 31, 32, 33, 200]
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return paged_decoder.compile_to(tmp_path_factory.mktemp("paged") / "tiny.gc", SHAPE)
-
-
 @pytest.fixture
-def model(artifact: Path) -> LanguageModel:
-    return LanguageModel.open(artifact, threads=2, cache_tokens=800)
+def model(paged_artifact: Path) -> LanguageModel:
+    return LanguageModel.open(paged_artifact, threads=2, cache_tokens=800)
 
 
 def text(count: int, seed: int = 0) -> np.ndarray:
@@ -89,10 +84,10 @@ def test_fork_shares_pages_until_one_writes(model: LanguageModel) -> None:
     for i, row in enumerate(both):
         check(row, np.append(tokens, i), 40)
     assert model.stats().pages_copied == 3  # the last one has the page for itself
-    assert model.stats().tokens_held == 40 + 3 * (8 + 1) + 1 - 0
+    assert model.stats().tokens_held == 32 + 4 * (8 + 1)
     for sequence in (first, *forks[:2]):
         model.free(sequence)
-    check(model.step([Chunk(forks[2], tokens[:1])]), np.append(tokens, [2 + 1, tokens[0]]), [41])
+    check(model.step([Chunk(forks[2], tokens[:1])]), np.append(tokens, [3, tokens[0]]), [41])
 
 
 def test_prefixes_are_found_and_evicted(model: LanguageModel) -> None:
@@ -172,20 +167,20 @@ def test_what_a_caller_can_get_wrong(model: LanguageModel) -> None:
         model.create()
 
 
-def test_capacity_shows_its_arithmetic(artifact: Path) -> None:
-    with LanguageModel.open(artifact) as model:
+def test_capacity_shows_its_arithmetic(paged_artifact: Path) -> None:
+    with LanguageModel.open(paged_artifact) as model:
         assert model.pages_total == 38 and model.max_context == 600 and model.page_size == 16
         assert model.bytes_per_token == 2 * 2 * 2 * 8 * 4
-    with LanguageModel.open(artifact, cache_bytes=20 * 4096 + 5) as model:
+    with LanguageModel.open(paged_artifact, cache_bytes=20 * 4096 + 5) as model:
         assert model.pages_total == 20
     message = (
         "a context of 600 tokens needs 38 pages of 16 tokens, 38 x 0.004 MB = 0.1 MB, but the "
         "budget gives 20 pages = 320 tokens"
     )
     with pytest.raises(InputError, match=message):
-        LanguageModel.open(artifact, cache_tokens=310, max_context=600)
+        LanguageModel.open(paged_artifact, cache_tokens=310, max_context=600)
     with pytest.raises(InputError, match="cache_bytes is 0"):
-        LanguageModel.open(artifact, cache_bytes=0)
+        LanguageModel.open(paged_artifact, cache_bytes=0)
 
 
 def test_other_artifacts_are_refused(mlp: object) -> None:

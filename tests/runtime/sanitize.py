@@ -1,9 +1,11 @@
 """Builds the runtime with a program under a sanitizer, and runs 4 contexts in 4 threads on it.
 
     python tests/runtime/sanitize.py address|thread [--seconds 60] [--model M.onnx] [name=MAX ...]
+    python tests/runtime/sanitize.py address|thread [--seconds 60] --cache
 
 Without --model the program is the hand-made one of tests/small_artifact.py; with it, the model is
-compiled first and its own host program and kernels are used. Needs gcc or clang; exit status 0
+compiled first and its own host program and kernels are used. --cache is for the paged caches of
+tests/paged_decoder.py. Needs gcc or clang; exit status 0
 when clean.
 """
 
@@ -14,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +24,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import c_compiler
+import paged_decoder
 import small_artifact
 
 import graphc
@@ -47,7 +51,11 @@ class Program:
     kernels: tuple[bytes, ...]
 
 
-def make(place: Path, model: Path | None = None) -> Program:
+def make(
+    place: Path,
+    model: Path | None = None,
+    hand_made: Callable[[Path], object] = small_artifact.build,
+) -> Program:
     """Compile `model`, or the hand-made program, to `place`, keeping what was linked."""
     seen: list[tuple[str, tuple[bytes, ...]]] = []
     original = link.build
@@ -60,7 +68,7 @@ def make(place: Path, model: Path | None = None) -> Program:
     link.build = build
     try:
         if model is None:
-            small_artifact.build(place)
+            hand_made(place)
         else:
             graphc.compile(model, output=place)
     finally:
@@ -70,15 +78,15 @@ def make(place: Path, model: Path | None = None) -> Program:
 
 
 def build(program: Program, kind: str, main: str, work: Path) -> Path:
-    """`main` is stress (this directory's) or graphc-run; returns the instrumented executable."""
+    """`main` is a program of this directory or graphc-run; returns the instrumented executable."""
     (work / "host.c").write_text(program.host_source)
     objects = []
     for number, data in enumerate(program.kernels):
         objects.append(work / f"kernels{number}.o")
         objects[-1].write_bytes(data)
-    is_stress = main == "stress"
-    sources = c_compiler.runtime_sources(program=not is_stress)
-    sources += [work / "host.c", *([HERE / "stress.c"] if is_stress else [])]
+    own = HERE / f"{main}.c"
+    sources = c_compiler.runtime_sources(program=not own.exists())
+    sources += [work / "host.c", *([own] if own.exists() else [])]
     flags = ["-O1", "-g", "-fno-omit-frame-pointer", *FLAGS[kind]]
     return c_compiler.compile_c([*flags, *sources, *objects], work / f"{main}-{kind}")
 
@@ -100,6 +108,7 @@ def main() -> int:
     parser.add_argument("kind", choices=sorted(FLAGS))
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--cache", action="store_true")
     parser.add_argument("limits", nargs="*", help="largest value of a dimension: name=MAX")
     arguments = parser.parse_intermixed_args()
     if c_compiler.system_compiler() is None:
@@ -107,9 +116,15 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        program = make(work / "program.gc", arguments.model)
-        stress = build(program, arguments.kind, "stress", work)
-        command = [stress, program.artifact, str(arguments.seconds), "4", "2", *arguments.limits]
+        if arguments.cache:
+            program = make(work / "program.gc", None, paged_decoder.compile_to)
+            stress = build(program, arguments.kind, "cache_stress", work)
+            command = [stress, program.artifact, str(arguments.seconds), "4"]
+        else:
+            program = make(work / "program.gc", arguments.model)
+            stress = build(program, arguments.kind, "stress", work)
+            sizes = [str(arguments.seconds), "4", "2", *arguments.limits]
+            command = [stress, program.artifact, *sizes]
         done = run(command, arguments.seconds * 2 + 120)
     print(done.stdout + done.stderr, end="")
     return done.returncode

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import paged_decoder
 import pytest
 import sanitize
 import small_artifact
@@ -28,6 +29,20 @@ def test_stress(kind: str, program: sanitize.Program, tmp_path: Path) -> None:
     done = sanitize.run([stress, program.artifact, "2", "4", "2"], 120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failures" in done.stdout and not done.stdout.startswith("0 runs")
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> sanitize.Program:
+    place = tmp_path_factory.mktemp("language") / "program.gc"
+    return sanitize.make(place, None, paged_decoder.compile_to)
+
+
+@pytest.mark.parametrize("kind", sorted(sanitize.FLAGS))
+def test_cache_stress(kind: str, language_model: sanitize.Program, tmp_path: Path) -> None:
+    stress = sanitize.build(language_model, kind, "cache_stress", tmp_path)
+    done = sanitize.run([stress, language_model.artifact, "2", "3"], 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 failures" in done.stdout and not done.stdout.startswith("0 steps")
 
 
 @pytest.mark.parametrize("kind", sorted(sanitize.FLAGS))

@@ -55,6 +55,9 @@ class Shape:
         )
 
 
+SMALL = Shape()
+
+
 def weights(shape: Shape) -> dict[str, Array]:
     random = np.random.default_rng(11)
 
@@ -214,7 +217,7 @@ class _Step:
         return self.builder.emit(relax.Call(gvar, [cache, value, slots]))
 
 
-def compile_to(place: Path, shape: Shape, cache_dtype: str = "f32") -> Path:
+def compile_to(place: Path, shape: Shape = SMALL, cache_dtype: str = "f32") -> Path:
     """The artifact of the model, through the stages that every model passes."""
     device = targets.get("host")
     placed = place_caches(model(shape), device, cache_dtype)
