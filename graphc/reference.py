@@ -86,7 +86,7 @@ class Eager(Protocol):
 
 def open_reference(path: Path, threads: int) -> Eager:
     """The reference for a model of this kind."""
-    if path.is_dir() or path.suffix == ".pt2":
+    if path.is_dir() or path.suffix in (".pt2", ".gguf"):
         from graphc.torch_reference import TorchReference
 
         return TorchReference(path, threads)
@@ -111,6 +111,8 @@ def quantises_activations(path: Path) -> bool:
     Its outputs are then steps of its inputs: a difference in the last place of a float can move a
     value by a whole step of 1/255 of its range, here as between two settings of ONNX Runtime.
     """
+    if path.suffix == ".gguf":
+        return True  # its products take activations of 8 bits
     if path.suffix != ".onnx":
         return False
     from graphc.frontend.onnx.reader import structure

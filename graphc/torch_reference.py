@@ -1,4 +1,4 @@
-"""torch eager as the reference for .pt2 files and Hugging Face folders."""
+"""torch eager as the reference for .pt2 and .gguf files and Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class TorchReference:
             from graphc.frontend import huggingface
 
             self._module, inputs = huggingface.build(path)
+            self._names, self._spec = tuple(inputs), None
+        elif path.suffix == ".gguf":
+            from graphc.frontend import gguf
+
+            self._module, inputs = gguf.reference(path)
             self._names, self._spec = tuple(inputs), None
         else:
             from graphc.frontend.torch_export import archive, program

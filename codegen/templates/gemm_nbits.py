@@ -11,7 +11,8 @@
         sum += float(acc) * (scale * x scale) + minimum * correction
 
 With float activations each code is expanded to float32 instead, exactly, and multiplied there.
-Memory formats are in nbits_format.py. Rows are covered as in gemm.py.
+Memory formats are in nbits_format.py. Any number of rows
+is covered by blocks of a few sizes.
 """
 
 from __future__ import annotations
@@ -44,21 +45,20 @@ _WRITTEN_OUT = 8
 
 @dataclass(frozen=True)
 class Decisions:
-    """Rows of a block, whose accumulators and sums are registers, and of a block at the end."""
+    """Rows of a block, whose accumulators and sums are registers: from the largest down."""
 
-    rows: int
-    tail_rows: int
+    sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert self.rows >= self.tail_rows >= 1, self
+        assert self.sizes and list(self.sizes) == sorted(self.sizes, reverse=True), self
 
     def __str__(self) -> str:
-        return f"{NAME}/{VERSION} {self.rows} rows"
+        return f"{NAME}/{VERSION} {self.sizes[0]} rows"
 
 
 def default_decisions(target: Target) -> Decisions:
     """Two registers a row, and six for codes, scales, minima and what is on the way."""
-    return Decisions(12, 4) if target.vector_bits >= 512 else Decisions(5, 2)
+    return Decisions((12, 8, 4)) if target.vector_bits >= 512 else Decisions((5, 2))
 
 
 def compute(form: Format, width: int, quantized: bool) -> Any:
@@ -183,26 +183,48 @@ class _Gemm:
             self.x = tir.view(self.a, [count, length])
             if self.quantized:
                 self.x_floats = tir.view_as(self.a, "float32", [count, length])
-            full = tir.let(count // tir.const(d.rows))
-            left = count - full * tir.const(d.rows)
-            tail = tir.let((left + tir.const(d.tail_rows - 1)) // tir.const(d.tail_rows))
-            blocks = tir.let(full + tail)
-            panels = tir.const(self.panels)
-            with tir.when(count >= tir.const(d.tail_rows)):
-                with tir.then(), tir.parallel(blocks * panels) as task:
-                    panel, block = tir.bind(task // blocks), tir.bind(task % blocks)
-                    with tir.when(block < full):
-                        with tir.then():
-                            self._block(block * tir.const(d.rows), panel, d.rows)
-                        with tir.otherwise():
-                            after = full * tir.const(d.rows)
-                            start = after + (block - full) * tir.const(d.tail_rows)
-                            last = count - tir.const(d.tail_rows)
-                            self._block(tirx.min(start, last), panel, d.tail_rows)
-                with tir.otherwise(), tir.parallel(count * panels) as task:
-                    panel, row = tir.bind(task // count), tir.bind(task % count)
-                    self._block(row, panel, 1)
+            self._cover(count)
         return build.get()
+
+    def _cover(self, count: Any) -> None:
+        """Blocks of every size in turn take what larger ones leave, the last one overlapping.
+
+        Where there are fewer rows than the smallest size, blocks of one row.
+        """
+        sizes = self.decisions.sizes
+        counts, left = [], count
+        for size in sizes:
+            fits = left // tir.const(size)
+            counts.append(tir.let(fits))
+            left = left - counts[-1] * tir.const(size)
+        over = (left + tir.const(sizes[-1] - 1)) // tir.const(sizes[-1])
+        counts[-1] = tir.let(counts[-1] + over)
+        blocks = tir.let(sum(counts[1:], counts[0]))
+        panels = tir.const(self.panels)
+        with tir.when(count >= tir.const(sizes[-1])):
+            with tir.then(), tir.parallel(blocks * panels) as task:
+                panel, block = tir.bind(task // blocks), tir.bind(task % blocks)
+                self._one_of(block, panel, count, list(zip(sizes, counts, strict=True)), None)
+            with tir.otherwise(), tir.parallel(count * panels) as task:
+                panel, row = tir.bind(task // count), tir.bind(task % count)
+                self._block(row, panel, 1)
+
+    def _one_of(
+        self, block: Any, panel: Any, count: Any, sizes: list[tuple[int, Any]], first: Any
+    ) -> None:
+        """The block of this number: those of the first size come first, from row `first` on."""
+        (size, fits), rest = sizes[0], sizes[1:]
+        start = block * tir.const(size) if first is None else first + block * tir.const(size)
+        if not rest:
+            self._block(tirx.min(start, count - tir.const(size)), panel, size)
+            return
+        with tir.when(block < fits):
+            with tir.then():
+                self._block(start, panel, size)
+            with tir.otherwise():
+                done = fits * tir.const(size)
+                after = tir.bind(done if first is None else first + done)
+                self._one_of(tir.bind(block - fits), panel, count, rest, after)
 
     def _block(self, start: Any, panel: Any, rows: int) -> None:
         """sum[rows, lanes] over all groups, then the epilogue of each row."""

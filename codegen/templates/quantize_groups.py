@@ -40,24 +40,24 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
             first = tir.bind(group * tir.const(form.group))
             record = tir.bind(group * tir.const(words))
             scale, inverse = _scale(values, row, first, form.group, lanes)
-            total = tir.local([1], "int32")
-            tir.store(total, [tir.const(0)], tirx.const(0, "int32"))
+            total = tir.local([lanes])
+            tir.fill(total, lanes, tir.f32(0.0))
             with tir.serial(form.group // lanes) as part:
                 at = first + part * tir.const(lanes)
-                four = _quantized(values, row, at, inverse, lanes, rounded)
+                whole = _whole(values, row, at, inverse, lanes, total)
                 place = record + tir.const(HEADER) + part * tir.const(lanes // 4)
                 if lanes == 4:
-                    tir.store(out, [row, place], four)
+                    tir.store(out, [row, place], rounded(whole))
                 else:
-                    store_vector(out, [row, place], lanes // 4, four)
-            _sum(out, row, record + tir.const(HEADER), form.group // 4, total)
+                    store_vector(out, [row, place], lanes // 4, rounded(whole))
             tir.store(floats, [row, record], scale)
-            summed = tir.load(total, [tir.const(0)])
+            summed = tir.horizontal(total, lanes, lambda a, b: a + b)
             correction = [row, record + tir.const(1)]
             if form.symmetric:
-                tir.store(out, correction, summed * tirx.const(-form.offset, "int32"))
+                whole = (summed * tir.f32(-form.offset)).astype("int32")
+                tir.store(out, correction, whole)
             else:
-                tir.store(floats, correction, summed.astype("float32") * scale)
+                tir.store(floats, correction, summed * scale)
     del lead
     return build_.get()
 
@@ -86,16 +86,12 @@ def _scale(values: Any, row: Any, first: Any, group: int, lanes: int) -> tuple[A
     return tir.bind(peak * tir.f32(1.0 / 127.0)), tir.bind(inverse)
 
 
-def _quantized(values: Any, row: Any, at: Any, inverse: Any, lanes: int, rounded: Any) -> Any:
+def _whole(values: Any, row: Any, at: Any, inverse: Any, lanes: int, total: Any) -> Any:
+    """The whole numbers of a vector of values, as floats; they are added to `total`."""
+    zero = [tir.const(0)]
     spread = tirx.Broadcast(inverse, tirx.const(lanes, "int32"))
-    return rounded(vector(values, [row, at], lanes) * spread)
-
-
-def _sum(out: Any, row: Any, first: Any, words: int, total: Any) -> None:
-    """total = the sum of the bytes of the words."""
-    zero = tir.const(0)
-    with tir.serial(words) as word:
-        four = tir.bind(tir.load(out, [row, first + word]))
-        for byte in range(4):
-            value = (four << tirx.const(24 - 8 * byte, "int32")) >> tirx.const(24, "int32")
-            tir.store(total, [zero], tir.load(total, [zero]) + value)
+    whole = tir.local([lanes])
+    value = tirx.nearbyint(vector(values, [row, at], lanes) * spread)
+    store_vector(whole, zero, lanes, value)
+    store_vector(total, zero, lanes, vector(total, zero, lanes) + vector(whole, zero, lanes))
+    return vector(whole, zero, lanes)

@@ -31,6 +31,10 @@ def load(
         from graphc.frontend.torch_export import load as load_torch
 
         return load_torch(path, dims=dims, outputs=outputs)
+    if path.suffix == ".gguf" and not path.is_dir():
+        from graphc.frontend.gguf import load as load_gguf
+
+        return load_gguf(path, dims=dims, outputs=outputs)
     if path.is_dir():
         from graphc.frontend import huggingface
 
@@ -38,8 +42,8 @@ def load(
             raise ModelError(f"{path}: a folder without config.json is no Hugging Face model")
         return huggingface.load(path, dims=dims, outputs=outputs)
     raise ConfigError(
-        f"{path}: graphc imports .onnx and .pt2 files and Hugging Face folders: export the model "
-        "with torch.onnx.export or torch.export.save"
+        f"{path}: graphc imports .onnx, .pt2 and .gguf files and Hugging Face folders: export the "
+        "model with torch.onnx.export or torch.export.save"
     )
 
 

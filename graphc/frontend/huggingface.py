@@ -85,9 +85,9 @@ def companions(path: Path) -> dict[str, bytes]:
 def build(path: Path) -> tuple[torch.nn.Module, dict[str, Input]]:
     """The module with its weights, in evaluation mode, and what it is to be called with."""
     require_torch(str(path))
-    transformers = _transformers(path)
-    config = _config(transformers, path)
-    kind = _class(transformers, config, path)
+    library = require_transformers(path)
+    config = _config(library, path)
+    kind = class_of(library, config, path)
     if not any(file.suffix in _WEIGHT_SUFFIXES for file in path.iterdir()):
         raise ModelError(f"{path}: it has no weights (*.safetensors)")
     import torch
@@ -110,7 +110,7 @@ def build(path: Path) -> tuple[torch.nn.Module, dict[str, Input]]:
         )
     module = module.eval().requires_grad_(False)
     dense_experts(module)
-    return module, _inputs(module, path)
+    return module, inputs_of(module, path)
 
 
 def _loaded(
@@ -122,7 +122,7 @@ def _loaded(
             path, config=config, local_files_only=True, output_loading_info=True, **options
         )
     except Exception as error:
-        raise ModelError(f"{path}: transformers cannot load it: {_brief(error)}") from error
+        raise ModelError(f"{path}: transformers cannot load it: {brief(error)}") from error
     return module, sorted(report["missing_keys"])
 
 
@@ -132,7 +132,7 @@ def dense_experts(module: Any) -> None:
         module.set_experts_implementation("batched_mm")
 
 
-def _transformers(path: Path) -> Any:
+def require_transformers(path: Path) -> Any:
     try:
         import transformers
     except ImportError as error:
@@ -159,16 +159,14 @@ def _config(transformers: Any, path: Path) -> Any:
             path, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        raise ModelError(
-            f"{path}: transformers cannot read config.json: {_brief(error)}"
-        ) from error
+        raise ModelError(f"{path}: transformers cannot read config.json: {brief(error)}") from error
 
 
 def _known(transformers: Any, record: Mapping[str, Any]) -> bool:
     return record.get("model_type") in transformers.models.auto.configuration_auto.CONFIG_MAPPING
 
 
-def _class(transformers: Any, config: Any, path: Path) -> Any:
+def class_of(transformers: Any, config: Any, path: Path) -> Any:
     """The class that config.json names, or the base model where it names none."""
     names = getattr(config, "architectures", None) or []
     if not names:
@@ -181,14 +179,14 @@ def _class(transformers: Any, config: Any, path: Path) -> Any:
     return kind
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
 
 
 # -- its inputs ----------------------------------------------------------------------------
 
 
-def _inputs(module: Any, path: Path) -> dict[str, Input]:
+def inputs_of(module: Any, path: Path) -> dict[str, Input]:
     """From forward's arguments and the config: words, a picture, sound, or several of them."""
     import inspect
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Parts: TypeAlias = "tuple[np.ndarray, npt.NDArray[np.float32], npt.NDArray[np.float32] | None]"
-"""codes [.., elements], scales and minima [.., groups]; codes are uint8 with minima, else int8."""
+"""codes [.., elements] (int8 without minima, else uint8), scales and minima [.., groups]."""
 
 
 @dataclass(frozen=True)
