@@ -1,4 +1,4 @@
-"""Conversions that TVM has no vector word for, as LLVM text.
+"""Conversions and reductions that TVM has no vector word for, as LLVM text.
 
 halves(w)        2 float16 in each int32  ----->  float32, twice as many lanes
 round_bytes(x)   float32                  ----->  int8, rounded to even, four in each int32
@@ -57,3 +57,31 @@ define linkonce_odr {words} @{name}({wide} %x) alwaysinline nounwind {{
         text = text.replace(f"{words} @", "i32 @").replace(f"to {words}", "to i32")
         text = text.replace(f"ret {words}", "ret i32")
     return Instruction(name, result, text)
+
+
+def largest(lanes: int) -> Instruction:
+    """The largest magnitude among the lanes; NaN may be passed over."""
+    wide, name = f"<{lanes} x float>", f"graphc_largest{lanes}"
+    text = f"""
+declare {wide} @llvm.fabs.v{lanes}f32({wide})
+declare float @llvm.vector.reduce.fmax.v{lanes}f32({wide})
+define linkonce_odr float @{name}({wide} %x) alwaysinline nounwind {{
+  %a = call {wide} @llvm.fabs.v{lanes}f32({wide} %x)
+  %r = call nnan float @llvm.vector.reduce.fmax.v{lanes}f32({wide} %a)
+  ret float %r
+}}
+"""
+    return Instruction(name, "float32", text)
+
+
+def total(lanes: int) -> Instruction:
+    """The sum of the lanes, by halves."""
+    wide, name = f"<{lanes} x float>", f"graphc_total{lanes}"
+    text = f"""
+declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {wide})
+define linkonce_odr float @{name}({wide} %x) alwaysinline nounwind {{
+  %r = call reassoc float @llvm.vector.reduce.fadd.v{lanes}f32(float 0.0, {wide} %x)
+  ret float %r
+}}
+"""
+    return Instruction(name, "float32", text)

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from graphc.codegen import builder as tir
-from graphc.codegen.instructions.convert import round_bytes
+from graphc.codegen.instructions import convert
 from graphc.codegen.instructions.instruction import imported, store_vector, vector
 from graphc.codegen.templates.nbits_format import HEADER, Format
 from graphc.targets.target import Target
@@ -30,8 +30,10 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
     words = form.activation_words
     x, records = tir.fresh_buffers([source, _records(source, form)], ["x", "records"])
     rows = tir.product(x.shape[:-1])
-    rounded = round_bytes(lanes)
-    with tir.function("quantize_groups", [x, records], TEMPLATE) as build_, imported([rounded]):
+    rounded = convert.round_bytes(lanes)
+    largest, sum_of = convert.largest(lanes), convert.total(lanes)
+    used = imported([rounded, largest, sum_of])
+    with tir.function("quantize_groups", [x, records], TEMPLATE) as build_, used:
         values = tir.view(x, [rows, int(depth)])
         out = tir.view(records, [rows, groups * words])
         floats = tir.view_as(records, "float32", [rows, groups * words])
@@ -39,7 +41,7 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
         with tir.rows_in_parallel(rows, work) as row, tir.serial(groups) as group:
             first = tir.bind(group * tir.const(form.group))
             record = tir.bind(group * tir.const(words))
-            scale, inverse = _scale(values, row, first, form.group, lanes)
+            scale, inverse = _scale(values, row, first, form.group, lanes, largest)
             total = tir.local([lanes])
             tir.fill(total, lanes, tir.f32(0.0))
             with tir.serial(form.group // lanes) as part:
@@ -51,7 +53,7 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
                 else:
                     store_vector(out, [row, place], lanes // 4, rounded(whole))
             tir.store(floats, [row, record], scale)
-            summed = tir.horizontal(total, lanes, lambda a, b: a + b)
+            summed = tir.bind(sum_of(vector(total, [tir.const(0)], lanes)))
             correction = [row, record + tir.const(1)]
             if form.symmetric:
                 whole = (summed * tir.f32(-form.offset)).astype("int32")
@@ -74,14 +76,16 @@ def records_shape(source: Any, form: Format) -> list[Any]:
     return [*lead, tir.const(int(depth) // form.group), tir.const(form.activation_words)]
 
 
-def _scale(values: Any, row: Any, first: Any, group: int, lanes: int) -> tuple[Any, Any]:
+def _scale(
+    values: Any, row: Any, first: Any, group: int, lanes: int, largest: Any
+) -> tuple[Any, Any]:
     """The scale of a group, and what its values are multiplied by."""
-    highest = tir.local([lanes])
+    highest, zero = tir.local([lanes]), [tir.const(0)]
     tir.fill(highest, lanes, tir.f32(0.0))
-    with tir.serial(group // lanes) as part, tir.vector(lanes) as lane:
-        value = tirx.abs(tir.load(values, [row, first + part * tir.const(lanes) + lane]))
-        tir.store(highest, [lane], tirx.max(value, tir.load(highest, [lane])))
-    peak = tir.bind(tir.horizontal(highest, lanes, tirx.max))
+    with tir.serial(group // lanes) as part:
+        value = tirx.abs(vector(values, [row, first + part * tir.const(lanes)], lanes))
+        store_vector(highest, zero, lanes, tirx.max(value, vector(highest, zero, lanes)))
+    peak = tir.bind(largest(vector(highest, zero, lanes)))
     inverse = tirx.Select(peak > tir.f32(0.0), tir.f32(127.0) / peak, tir.f32(0.0))
     return tir.bind(peak * tir.f32(1.0 / 127.0)), tir.bind(inverse)
 

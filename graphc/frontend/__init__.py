@@ -48,7 +48,11 @@ def load(
 
 
 def companions(source: Path) -> dict[str, bytes]:
-    """Files beside the model that the artifact keeps: tokenizer and chat template."""
+    """Files that the artifact keeps for who runs it: tokenizer, chat template, where to stop."""
+    if source.suffix == ".gguf" and not source.is_dir():
+        from graphc.frontend import gguf
+
+        return gguf.companions(source)
     if not source.is_dir():
         return {}
     from graphc.frontend import huggingface

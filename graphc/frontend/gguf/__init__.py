@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphc import env
+from graphc.errors import UnsupportedError
 from graphc.frontend.gguf.reader import read
 from graphc.ir import Model, QuantizedWeight, Source, Weights
 
@@ -55,6 +57,17 @@ def reference(path: Path) -> tuple[torch.nn.Module, dict[str, huggingface.Input]
 
     module = build(read(path), packed=False).module
     return module, huggingface.inputs_of(module, path)
+
+
+def companions(path: Path) -> dict[str, bytes]:
+    """The tokenizer rebuilt from the file; what cannot be is said and left out."""
+    from graphc.frontend.gguf import tokenizer
+
+    try:
+        return tokenizer.companions(read(path))
+    except UnsupportedError as error:
+        env.log(0, f"no tokenizer.json: {error}")
+        return {}
 
 
 def _places(

@@ -123,7 +123,8 @@ def _float32(file: GgufFile, tensor: Tensor) -> np.ndarray:
     if dtype is None:
         return _by_library(file, tensor)
     raw = file.raw(tensor, math.prod(tensor.shape) * dtype.itemsize)
-    return raw.view(dtype).reshape(tensor.shape).astype(np.float32)
+    plain: np.ndarray = raw.view(dtype).reshape(tensor.shape).astype(np.float32)
+    return plain
 
 
 def _by_library(file: GgufFile, tensor: Tensor) -> np.ndarray:

@@ -88,3 +88,19 @@ def test_round_bytes(lanes: int) -> None:
     found = tvm.runtime.tensor(np.zeros(lanes // 4, np.int32))
     module["round"](tvm.runtime.tensor(values), found)
     np.testing.assert_array_equal(found.numpy(), convert.round_bytes_reference(values))
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_reductions(lanes: int) -> None:
+    instructions = [convert.largest(lanes), convert.total(lanes)]
+    x = tirx.decl_buffer([lanes], "float32", name="x")
+    out = tirx.decl_buffer([2], "float32", name="out")
+    with tir.function("reduce", [x, out], "test") as build, imported(instructions):
+        for at, instruction in enumerate(instructions):
+            tir.store(out, [tir.const(at)], instruction(vector(x, START, lanes)))
+    module = build_module({"reduce": build.get()}, targets.get("host"))
+    values = np.random.default_rng().standard_normal(lanes).astype(np.float32)
+    found = tvm.runtime.tensor(np.zeros(2, np.float32))
+    module["reduce"](tvm.runtime.tensor(values), found)
+    expected = [np.abs(values).max(), values.sum(dtype=np.float64)]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
