@@ -101,6 +101,12 @@ def check(model: Path, target: str, dims: tuple[str, ...], as_json: bool) -> Non
 @click.option("--tuning-log", type=_PATH, hidden=True)
 @click.option("--max-context", type=int, metavar="N", help="Longest sequence of a language model.")
 @click.option(
+    "--activations",
+    type=click.Choice(["auto", "int8", "float"]),
+    default="auto",
+    help="What products with weights of few bits take.",
+)
+@click.option(
     "--decoder",
     type=click.Choice(["auto", "off"]),
     default="off",
@@ -130,6 +136,7 @@ def compile(
     max_error: float,
     tuning_log: Path | None,
     max_context: int | None,
+    activations: str,
     decoder: str,
     cache_dtype: str,
     as_json: bool,
@@ -154,6 +161,7 @@ def compile(
             max_error=max_error,
             tuning_log=tuning_log,
             max_context=max_context,
+            activations=activations,
             decoder=decoder,
             cache_dtype=cache_dtype,
         )

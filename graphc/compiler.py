@@ -124,7 +124,7 @@ def _build(
     from graphc.passes.lower import lower
     from graphc.passes.place_caches import place_caches
     from graphc.passes.quantize import quantize
-    from graphc.passes.quantized_products import quantized_products
+    from graphc.passes.quantized_products import quantized_products, with_activations
     from graphc.passes.scheme import Request
 
     stage("load")
@@ -136,7 +136,7 @@ def _build(
         request = Request(config.quantize, device, config)
         model = _dumped("2-quantize", quantize(model, request))
     work = {name: flops.count(model, name).record() for name in model.signatures}
-    model = pipeline.run((quantized_products,), model)
+    model = pipeline.run((quantized_products,), with_activations(model, config.activations))
     stage("layout")
     model = place_caches(model, device, config.cache_dtype)
     model = _dumped("3-layout", layout(model, device))

@@ -18,6 +18,7 @@ _BOUND: Final = re.compile(r"(\d+)(?:(\.\.)(\d*))?", re.ASCII)
 _LARGEST: Final = (1 << 31) - 1
 CALIBRATION_METHODS: Final = ("minmax", "percentile", "entropy")
 _RESERVED: Final = ("tuning_log",)
+_ACTIVATIONS: Final = ("auto", "int8", "float")
 _DECODER: Final = ("auto", "off")
 CACHE_DTYPES: Final = MappingProxyType(
     {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8"}
@@ -36,6 +37,8 @@ class CompileConfig:
     them, each with one array for every input: what static schemes learn their ranges from.
     calibration_method: minmax, percentile or entropy. smooth: SmoothQuant's exponent, 0 for none.
     max_error: what `quantize="auto"` may lose, as 1 - cosine of the outputs.
+    activations: what products with weights of few bits take: "auto" is what the model's own format
+    wants (int8 for GGUF), "float" keeps them exact, "int8" is the fastest.
     decoder: "auto" gives a causal language model a paged cache, "off" keeps it as it is.
     cache_dtype: f32, bf16, f16 or int8, what the cache's pages hold.
     max_context: the longest sequence of a language model; what its positions allow by default.
@@ -55,6 +58,7 @@ class CompileConfig:
     max_error: float = 0.01
     tuning_log: Path | None = None
     max_context: int | None = None
+    activations: str = "auto"
     decoder: str = "off"
     cache_dtype: str = "f32"
 
@@ -82,6 +86,9 @@ class CompileConfig:
             object.__setattr__(self, "calibration", Path(self.calibration))
             if not self.calibration.exists():
                 raise ConfigError(f"calibration = {self.calibration}: no such file or folder")
+        if self.activations not in _ACTIVATIONS:
+            known = ", ".join(_ACTIVATIONS)
+            raise ConfigError(f"activations = {self.activations!r}: expected one of {known}")
         if self.decoder not in _DECODER:
             raise ConfigError(f"decoder = {self.decoder!r}: expected {' or '.join(_DECODER)}")
         if self.cache_dtype not in CACHE_DTYPES:
@@ -107,6 +114,7 @@ class CompileConfig:
             "smooth": self.smooth,
             "max_error": self.max_error,
             "max_context": self.max_context,
+            "activations": self.activations,
             "decoder": self.decoder,
             "cache_dtype": self.cache_dtype,
         }

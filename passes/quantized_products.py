@@ -9,6 +9,8 @@ head tied to it) share them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tvm
 
 from graphc.ir import Model, QuantizedWeight
@@ -17,6 +19,14 @@ from graphc.passes.keep_quantized import is_gather, is_product
 from graphc.passes.node import Node
 from graphc.passes.quantized import matmul_function, operand_shapes, take_function
 from graphc.passes.report import Report
+
+
+def with_activations(model: Model, kind: str) -> Model:
+    """The model whose products take activations of this kind: "auto" leaves each as it is."""
+    if kind == "auto":
+        return model
+    chosen = {name: replace(weight, activation=kind) for name, weight in model.quantized.items()}
+    return replace(model, quantized=chosen)
 
 
 def quantized_products(model: Model, report: Report) -> Model:

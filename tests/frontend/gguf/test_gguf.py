@@ -1,0 +1,101 @@
+"""GGUF files: weights exact and packed, the graph equal to transformers' own, companions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf_files import HALVES, Type, blocks, llama
+
+import graphc
+from graphc.frontend import companions, load
+from graphc.frontend.gguf.reader import read
+from graphc.frontend.gguf.tensors import rearranged, weight
+from graphc.passes import pipeline
+from graphc.targets import load as targets
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llama(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def file_of(path: Path, kind: Type, shape: tuple[int, ...]) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("w", blocks(kind, shape, 7), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", [*HALVES, Type.F32, Type.F16, Type.BF16, Type.IQ4_NL])
+def test_every_format_is_read_exactly(kind: Type, tmp_path: Path) -> None:
+    path = file_of(tmp_path / "w.gguf", kind, (6, 512))
+    found = weight(read(path), read(path).tensors["w"])
+    expected = gguf.dequantize(gguf.GGUFReader(path).tensors[0].data, kind).reshape(6, 512)
+    np.testing.assert_array_equal(found.read(), expected)
+    packed = kind in HALVES and kind != Type.IQ4_NL  # its codes index a table
+    assert (found.quantized is not None) == packed
+
+
+def test_moved_rows_stay_packed(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "w.gguf", Type.Q4_1, (8, 64))
+    own = weight(read(path), read(path).tensors["w"])
+    moves = {
+        "rows": lambda w: w.reshape(2, 2, 2, 64).swapaxes(1, 2).reshape(8, 64),
+        "transposed": lambda w: w.T,
+        "columns": lambda w: w[:, ::-1],
+    }
+    for name, move in moves.items():
+        found = rearranged(own, move)
+        np.testing.assert_array_equal(found.read(), move(own.read()))
+        assert (found.quantized is not None) == (name != "columns")
+        if found.quantized is not None:
+            np.testing.assert_array_equal(found.quantized.plain(), move(own.read()))
+
+
+def test_weights_and_logits_are_those_of_transformers(model: Path, tmp_path: Path) -> None:
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        model.parent, gguf_file=model.name, dtype=torch.float32
+    )
+    imported = load(model)
+    assert len(imported.quantized) == 15
+    own = {name: imported.params[name] for name in imported.quantized}
+    for name, value in reference.state_dict().items():
+        if name in own:
+            np.testing.assert_array_equal(own[name], value.numpy(), name)
+    options = {"decoder": "off", "activations": "float", "tolerance": 1e-3}
+    artifact = graphc.compile(model, output=tmp_path / "tiny.gc", **options)
+    assert artifact.manifest.numerics is not None and artifact.manifest.numerics["passed"]
+    assert not any(k.template.startswith("gemm/") for k in artifact.manifest.kernels)
+    ids = np.random.default_rng().integers(0, 160, (2, 9))
+    loaded = graphc.load(artifact.path)
+    found = loaded(input_ids=ids, attention_mask=np.ones_like(ids))["logits"]
+    with torch.no_grad():
+        expected = reference(input_ids=torch.from_numpy(ids)).logits.numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_all_its_matrices_stay_packed(model: Path) -> None:
+    graph = pipeline.graph(load(model), targets.get("host"))
+    assert graph.statistics["keep_quantized"] == 15
+    # The embedding and the head tied to it are two views of one weight.
+    assert len(graph.quantized) == 16
+
+
+def test_the_tokenizer_cuts_as_the_file_says(model: Path) -> None:
+    from tokenizers import Tokenizer
+
+    found = companions(model)
+    assert found["chat_template.jinja"] == b"{{ messages[0]['content'] }}"
+    assert b'"eos_token_id": [\n  0\n ]' in found["generation_config.json"]
+    tokenizer = Tokenizer.from_str(found["tokenizer.json"].decode())
+    encoded = tokenizer.encode("the the<|end|>12\n")
+    assert encoded.tokens == ["the", "Ġthe", "<|end|>", "1", "2", "Ċ"]  # digits one by one
+    assert tokenizer.decode(encoded.ids) == "the the12\n"
