@@ -49,7 +49,7 @@ _RUNNER_LINK: Final = ("-static", "-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-
 _LEAN: Final = ("-nostdlib", "-lc")
 _FULL: Final = ("-O2",)
 _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
-_RUNNER_SOURCES: Final = frozenset({"main.c", "npy.c"})
+_RUNNER_SOURCES: Final = frozenset({"generate.c", "main.c", "npy.c"})
 # Back ends of devices open the driver's library at run time, which a static program cannot: with
 # one of them graphc-run needs the C library of the system.
 _DEVICE_OBJECTS: Final = {

@@ -28,5 +28,5 @@ def compile_c(arguments: Sequence[str | Path], output: Path) -> Path:
 
 def runtime_sources(*, program: bool = False) -> list[Path]:
     """The runtime's C files; `program` adds those of graphc-run."""
-    own = {"main.c", "npy.c"}
+    own = {"generate.c", "main.c", "npy.c"}
     return sorted(path for path in RUNTIME.glob("*.c") if program or path.name not in own)

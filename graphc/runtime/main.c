@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "generate.h"
 #include "graphc.h"
 #include "graphc_fill.h"
 #include "internal.h"
@@ -18,10 +19,15 @@ static const char USAGE[] =
     "usage: graphc-run DIR [--input NAME=FILE.npy]... [--random [--dim NAME=N]...]\n"
     "                  [--output DIR|FILE.npy] [--function NAME] [--threads N] [--repeat N]\n"
     "                  [--check-weights] [--list]\n"
+    "       graphc-run DIR --tokens N,N,... [--max-tokens N] [--stop N,N,...] [--seed N]\n"
+    "                  [--temperature T] [--threads N]\n"
     "\n"
     "Runs the model in DIR. Inputs that no file is given for are made up with --random; "
     "dimensions\n"
     "that nothing fixes are 8. Without --output the first values of each output are printed.\n"
+    "With --tokens a language model answers, the largest logit each time unless there is a "
+    "temperature;\n"
+    "the tokens of the answer are printed as they come, its speed to standard error.\n"
     "Exit status: 0 done, 1 the run failed, 2 wrong use or wrong input.\n"
     "\n"
     "example: graphc-run . --input input_ids=ids.npy --input attention_mask=mask.npy --output "
@@ -37,6 +43,9 @@ typedef struct {
 
 typedef struct {
   const char *directory, *output, *function;
+  const char *tokens, *stop; /* of a language model */
+  int64_t max_tokens, seed;
+  double temperature;
   pair inputs[MAX_PAIRS], dims[MAX_PAIRS];
   int n_inputs, n_dims;
   bool random, list;
@@ -51,7 +60,7 @@ static int complain(const char *format, const char *detail) {
   return EXIT_USE;
 }
 
-static int report(const gc_error *error) {
+static int report_error(const gc_error *error) {
   fprintf(stderr, "graphc-run: %s\n", error->message);
   return error->code == GC_ERROR_KERNEL || error->code == GC_ERROR_MEMORY ? EXIT_FAILED : EXIT_USE;
 }
@@ -63,6 +72,12 @@ static bool parse_number(const char *text, int64_t low, int64_t high, int64_t *v
   if (end == text || *end || errno || n < low || n > high) return false;
   *value = n;
   return true;
+}
+
+static bool parse_real(const char *text, double *value) {
+  char *end;
+  *value = strtod(text, &end);
+  return end != text && !*end && *value >= 0 && *value <= 100;
 }
 
 static bool add_pair(pair *pairs, int *n, const char *text) {
@@ -115,6 +130,16 @@ static int parse_arguments(int argc, char **argv, arguments *a) {
       a->output = value;
     } else if (!strcmp(option, "--function")) {
       a->function = value;
+    } else if (!strcmp(option, "--tokens")) {
+      a->tokens = value;
+    } else if (!strcmp(option, "--stop")) {
+      a->stop = value;
+    } else if (!strcmp(option, "--max-tokens")) {
+      ok = ok && parse_number(value, 1, INT32_MAX, &a->max_tokens);
+    } else if (!strcmp(option, "--seed")) {
+      ok = ok && parse_number(value, INT64_MIN, INT64_MAX, &a->seed);
+    } else if (!strcmp(option, "--temperature")) {
+      ok = ok && parse_real(value, &a->temperature);
     } else if (!strcmp(option, "--threads")) {
       ok = ok && parse_number(value, 1, 1024, &number);
       if (ok) a->options.threads = (int32_t)number;
@@ -218,7 +243,7 @@ static int get_inputs(arguments *a, const gc_function *f, npy_array *arrays) {
   int status = check_dims(a, f);
   for (int32_t i = 0; i < f->n_inputs && !status; i++) {
     pair *given = find_pair(a->inputs, a->n_inputs, f->inputs[i].name);
-    if (given && npy_read(given->value, &arrays[i], &error)) status = report(&error);
+    if (given && npy_read(given->value, &arrays[i], &error)) status = report_error(&error);
   }
   for (int32_t i = 0; i < f->n_inputs && !status; i++) {
     if (arrays[i].tensor.data) continue;
@@ -285,7 +310,7 @@ static int write_outputs(const char *output, const gc_function *f, const DLTenso
   if (ends_with(output, ".npy")) {
     if (f->n_outputs != 1)
       return complain("--output %s: the function has several outputs, give a directory", output);
-    return npy_write(output, &tensors[0], &error) ? report(&error) : 0;
+    return npy_write(output, &tensors[0], &error) ? report_error(&error) : 0;
   }
   if (mkdir(output, 0777) && errno != EEXIST)
     return complain("--output %s: cannot make that directory", output);
@@ -298,7 +323,7 @@ static int write_outputs(const char *output, const gc_function *f, const DLTenso
     /* An output's name comes from the model: it must not choose another directory. */
     for (const char *c = f->outputs[i].name; *c; c++) *end++ = *c == '/' ? '_' : *c;
     strcpy(end, ".npy");
-    if (npy_write(path, &tensors[i], &error)) return report(&error);
+    if (npy_write(path, &tensors[i], &error)) return report_error(&error);
   }
   return 0;
 }
@@ -310,14 +335,14 @@ static int run(arguments *a, gc_model *model, const gc_function *f, npy_array *a
   if (status) return status;
   for (int32_t i = 0; i < f->n_inputs; i++) inputs[i] = arrays[i].tensor;
   gc_context *context = gc_context_create(model, &error);
-  if (!context) return report(&error);
+  if (!context) return report_error(&error);
   struct timespec start, stop;
   double best = 0;
   for (int64_t r = 0; r < a->repeat && !status; r++) {
     memset(outputs, 0, (size_t)f->n_outputs * sizeof *outputs);
     clock_gettime(CLOCK_MONOTONIC, &start);
     if (gc_run(context, f->name, inputs, f->n_inputs, outputs, f->n_outputs, &error))
-      status = report(&error);
+      status = report_error(&error);
     clock_gettime(CLOCK_MONOTONIC, &stop);
     double ms =
         (double)(stop.tv_sec - start.tv_sec) * 1e3 + (double)(stop.tv_nsec - start.tv_nsec) * 1e-6;
@@ -333,6 +358,41 @@ static int run(arguments *a, gc_model *model, const gc_function *f, npy_array *a
   return status;
 }
 
+static int print_token(void *user, int32_t token) {
+  (void)user;
+  printf("%d ", token);
+  return fflush(stdout);
+}
+
+static int answer(const arguments *a, gc_model *model) {
+  gc_error error;
+  generate_report report;
+  generate_request request = {.max_tokens = a->max_tokens, .emit = print_token};
+  request.sampling = gc_sampling_defaults();
+  request.sampling.temperature = (float)a->temperature;
+  request.sampling.seed = (uint64_t)a->seed;
+  int64_t n_stop = 0;
+  int32_t *prompt = parse_tokens(a->tokens, &request.n_prompt);
+  int32_t *stop = a->stop ? parse_tokens(a->stop, &n_stop) : NULL;
+  request.prompt = prompt;
+  request.stop = stop;
+  request.n_stop = (int32_t)n_stop;
+  int status = 0;
+  if (!prompt || n_stop < 0)
+    status = complain("'%s' is no list of tokens: expected 1,2,3", prompt ? a->stop : a->tokens);
+  else if (generate(model, &request, &report, &error))
+    status = report_error(&error);
+  if (!status) {
+    printf("\n");
+    fprintf(stderr, "prefill %.1f tokens/s, decode %.1f tokens/s\n",
+            (double)request.n_prompt / report.prefill_seconds,
+            (double)(report.tokens > 1 ? report.tokens - 1 : 0) / report.decode_seconds);
+  }
+  free(prompt);
+  free(stop);
+  return status;
+}
+
 int main(int argc, char **argv) {
   arguments a;
   gc_error error;
@@ -345,10 +405,12 @@ int main(int argc, char **argv) {
   int status = parse_arguments(argc, argv, &a);
   if (status) return status;
   gc_model *model = gc_open(a.directory, &a.options, &error);
-  if (!model) return report(&error);
+  if (!model) return report_error(&error);
   const gc_function *f = gc_function_named(model, a.function);
   if (a.list) {
     list_functions(model);
+  } else if (a.tokens) {
+    status = answer(&a, model);
   } else if (!f) {
     status = complain("no function '%s' in this model; see --list", a.function);
   } else {
