@@ -87,7 +87,8 @@ def sound(
     def refuse(index: int, message: str) -> None:
         node = nodes[index]
         error = ModelError(f"{describe(node)}: {message}")
-        about = (name_of(node), describe(node), node.op_type, domain_of(node.domain))
+        domain = domain_of(node.domain) or "ai.onnx"
+        about = (name_of(node), describe(node), node.op_type, domain)
         keys = ("node", "label", "operator", "domain")
         blockers.extend(blockers_of(error, **dict(zip(keys, about, strict=True))))
         unsound.add(index)

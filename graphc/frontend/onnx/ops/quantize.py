@@ -100,10 +100,19 @@ def dequantised(x: Any, scale: Any, zero: Any | None, kind: Kind, wide: str) -> 
 # -- scales --------------------------------------------------------------------------------
 
 
+def _is_broken(scale: Value) -> bool:
+    """Whether a known scale has a NaN or an infinity in it."""
+    if not isinstance(scale, KnownValue) or scale.narrow:
+        return False
+    return not bool(np.all(np.isfinite(scale.data.astype("float64"))))
+
+
 def _scales(context: Context, node: Node) -> tuple[Value, Value | None, At]:
     """The scale and the zero point, of one shape, and where an element finds its own."""
     value, scale, zero = node.input(0), node.input(1), node.optional(2)
     node.need_float(scale)
+    if _is_broken(scale):
+        raise node.error("its scale is not a finite number: quantise the model again")
     if zero is not None:
         if zero.rank != scale.rank and context.symbols.product(zero.shape) != 1:
             raise node.error(
