@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphc.ir import Model
+    from graphc.trial import Trial
     from graphc.verify import Case, Report
 
 Progress = Callable[[str], None]
@@ -67,10 +68,13 @@ def compile(
         fresh = env.no_cache() or env.dump() is not None  # dumps are written by the stages
         cached = not fresh and cache.restore(name, draft.path)
         if not cached:
-            _build(path, config, device, draft, stage)
+            quantized = _build(path, config, device, draft, stage)
             if config.verify:
                 stage("verify")
-                _verify(path, config, device, draft)
+                if quantized is None:
+                    _verify(path, config, device, draft)
+                else:
+                    _verify_quantized(quantized, path, config, device, draft)
             if not env.no_cache():
                 cache.store(name, draft.path)
         manifest = artifact.read_manifest(draft.path)
@@ -111,35 +115,57 @@ def _build(
     draft: artifact.Draft,
     stage: _Stages,
     observe: Sequence[str] = (),
-) -> None:
-    """All stages from the model file to a complete artifact in the draft's directory."""
+) -> Model | None:
+    """All stages from the model file to a complete artifact in the draft's directory.
+
+    Returns the quantised model when there is one to verify by.
+    """
     linker_is_ready = link.prepare_beside(_triple(device))  # long the first time on a machine
     stage("import tvm")  # seconds, and not needed when the cache answers: hence here
     from graphc import frontend
-    from graphc.codegen import flops, host
-    from graphc.codegen.build import build
-    from graphc.codegen.schedule import schedule
-    from graphc.passes import pipeline
-    from graphc.passes.layout import layout
-    from graphc.passes.lower import lower
-    from graphc.passes.place_caches import place_caches
-    from graphc.passes.quantize import quantize
-    from graphc.passes.quantized_products import quantized_products, with_activations
-    from graphc.passes.scheme import Request
 
     stage("load")
     model = _dumped("1-load", frontend.load(source, dims=config.dims, outputs=observe))
     stage("graph")
     model = _dumped("2-graph", _graph(model, device, config))
+    quality = None
     if config.quantize is not None:
         stage("quantize")
-        request = Request(config.quantize, device, config)
-        model = _dumped("2-quantize", quantize(model, request))
+        model, quality = _quantize(model, config, device)
+        _dumped("2-quantize", model)
+    _assemble(model, config, device, draft, stage, linker_is_ready)
+    for name, data in frontend.companions(source).items():
+        draft.write_file(name, data)
+    manifest = artifact.read_manifest(draft.path)
+    draft.write_manifest(replace(manifest, source=source.name, quality=quality))
+    return model if quality is not None else None
+
+
+def _assemble(
+    model: Model,
+    config: CompileConfig,
+    device: Target,
+    draft: artifact.Draft,
+    stage: _Stages,
+    linker_is_ready: Callable[[], None] | None = None,
+    plain: bool = False,
+) -> None:
+    """The stages from the rewritten graph on; `plain` packs nothing and expands every composite."""
+    from graphc.codegen import flops, host
+    from graphc.codegen.build import build
+    from graphc.codegen.schedule import schedule
+    from graphc.passes import pipeline
+    from graphc.passes.expand import expand
+    from graphc.passes.layout import layout
+    from graphc.passes.lower import lower
+    from graphc.passes.place_caches import place_caches
+    from graphc.passes.quantized_products import quantized_products, with_activations
+
     work = {name: flops.count(model, name).record() for name in model.signatures}
     model = pipeline.run((quantized_products,), with_activations(model, config.activations))
     stage("layout")
     model = place_caches(model, device, config.cache_dtype)
-    model = _dumped("3-layout", layout(model, device))
+    model = _dumped("3-layout", expand(model) if plain else layout(model, device))
     stage("lower")
     model = _dumped("4-lower", lower(model, device))
     stage("schedule")
@@ -149,7 +175,8 @@ def _build(
     stage("weights")
     weights = draft.write_weights(built.weights)
     stage("link")
-    linker_is_ready()
+    if linker_is_ready is not None:
+        linker_is_ready()
     features = sorted(device.features)
     kind = None if device.device is None else device.device.kind
     program = host.print_program(
@@ -158,8 +185,6 @@ def _build(
     env.write_dump("6-host.c", program)
     triple = _triple(device)
     link.build(program, [built.object], draft.path, triple=triple, device=kind)
-    for name, data in frontend.companions(source).items():
-        draft.write_file(name, data)
     draft.write_manifest(
         artifact.Manifest(
             target=artifact.TargetInfo(
@@ -173,10 +198,42 @@ def _build(
             ),
             weights=weights,
             kernels=built.kernels,
-            source=source.name,
             llm=host.describe_decoder(model.decoder, config.cache_dtype),
         )
     )
+
+
+def _quantize(
+    model: Model, config: CompileConfig, device: Target
+) -> tuple[Model, Mapping[str, Any] | None]:
+    """The model under the scheme asked for, and the report on what that costs.
+
+    A stepped language model needs caches to run: it is neither calibrated nor measured here.
+    """
+    from graphc import quality, trial
+    from graphc.passes.quantize import quantize
+    from graphc.passes.scheme import Request
+
+    assert config.quantize is not None
+    if model.decoder is not None:
+        return quantize(model, Request(config.quantize, device, config)), None
+    run = _trial(config, device).run
+    data = trial.inputs(model, config.calibration)
+    request = Request(config.quantize, device, config, run, data)
+    small = quantize(model, request)
+    return small, quality.measure(model, small, config.quantize, run, data).record()
+
+
+def _trial(config: CompileConfig, device: Target, plain: bool = False) -> Trial:
+    """Runs models on this machine, whatever the artifact is for."""
+    from graphc.trial import Trial
+
+    host = replace(targets.get("host"), threads=device.threads)
+
+    def assemble(model: Model, draft: artifact.Draft) -> None:
+        _assemble(model, config, host, draft, _Stages(None), plain=plain)
+
+    return Trial(assemble, device.threads)
 
 
 def _graph(model: Model, device: Target, config: CompileConfig) -> Model:
@@ -213,6 +270,33 @@ def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact
         env.log(1, f"not verified: {reason}")
     if not report.passed:
         raise VerificationError(_explain(report, source, config, device))
+    manifest = artifact.read_manifest(draft.path)
+    draft.write_manifest(replace(manifest, numerics=report.record()))
+
+
+def _verify_quantized(
+    model: Model, source: Path, config: CompileConfig, device: Target, draft: artifact.Draft
+) -> None:
+    """Compare with the quantised graph's own definition, kernel by kernel in plain loops.
+
+    What quantisation itself costs is reported as quality, and bounds nothing.
+    """
+    from graphc.verify import verify_against
+
+    try:
+        report = verify_against(
+            draft.path, lambda data: _trial(config, device, plain=True).run(model, data)
+        )
+    except ArtifactError as error:  # it is for another machine
+        raise ConfigError(f"cannot be verified here, see --no-verify: {error}") from error
+    if not report.passed:
+        case = next(case for case in report.cases if not case.passed)
+        worst = max(case.outputs, key=lambda output: output.worst)
+        raise VerificationError(
+            f"{source.name}: output {worst.name!r} departs from the quantised graph's definition "
+            f"by {worst.worst:.2g} of its norm (allowed {worst.limit:.2g}): a kernel is wrong, "
+            "report it"
+        )
     manifest = artifact.read_manifest(draft.path)
     draft.write_manifest(replace(manifest, numerics=report.record()))
 

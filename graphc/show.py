@@ -164,6 +164,7 @@ def compiled_record(artifact: Artifact) -> dict[str, object]:
         "kernels": len(artifact.manifest.kernels),
         "weights_bytes": artifact.manifest.weights.size,
         "numerics": artifact.manifest.numerics,
+        "quality": artifact.manifest.quality,
     }
 
 
@@ -177,7 +178,22 @@ def compiled(artifact: Artifact) -> str:
         verified = f"verified on {len(numerics['cases'])} shapes, max abs error {worst:.0e}"
     how = "from the cache" if artifact.cached else f"{len(manifest.kernels)} kernels"
     size = manifest.weights.size / 1e6
-    return f"{artifact.path}: {how}, {size:.1f} MB of weights, {verified}"
+    lines = [f"{artifact.path}: {how}, {size:.1f} MB of weights, {verified}"]
+    return "\n".join(lines + quality_lines(manifest.quality))
+
+
+def quality_lines(quality: Mapping[str, Any] | None, layers: int = 5) -> list[str]:
+    """What quantisation cost: every output, and the layers that it hurt most."""
+    if quality is None:
+        return []
+    worst = quality["layers"][:layers]
+    rows = [("compared with float", "cosine", "error")]
+    rows += [
+        (f"{kind} {d['name']}", f"{d['cosine']:.6f}", f"{d['error']:.1%}")
+        for kind, distances in (("output", quality["outputs"]), ("layer", worst))
+        for d in distances
+    ]
+    return [f"quantised: {quality['scheme']}", *table(rows).split("\n")]
 
 
 def arrays_record(arrays: Mapping[str, Array]) -> dict[str, dict[str, object]]:

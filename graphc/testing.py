@@ -32,6 +32,11 @@ random tokens ONNX Runtime differs from itself by 0.13 between two settings on T
 """
 
 
+STEPS_TOLERANCE: Final = 0.05
+"""The same for one quantised computation done in two ways, by kernels and by their definitions:
+only activations that fall on the other side of a half move, by one step each."""
+
+
 class PortLike(Protocol):
     """An input as graphc.ir and graphc.module describe it; symbolic dimensions print as names."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from graphc.targets import detect
 from graphc.targets import load as targets
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[np.generic]]"
+Outputs: TypeAlias = "Sequence[npt.NDArray[np.generic]]"
 Loaded: TypeAlias = "module.Module | EmulatedModule"
 
 
@@ -173,6 +174,36 @@ def _open(directory: Path, threads: int | None) -> Loaded:
     except ConfigError:  # a target of somebody else's
         cpu = ""
     return EmulatedModule(directory, cpu)
+
+
+def verify_against(directory: Path, run: Callable[[Sequence[Arrays]], Sequence[Outputs]]) -> Report:
+    """Compare with what `run` gives for small edge shapes: the same quantised computation.
+
+    Errors are judged by their norm: a last place that differs moves an activation by a step.
+    """
+    with module.load(directory) as loaded:
+        cases = [(label, sizes) for label, sizes in edges.shapes(loaded) if label in ("one", "odd")]
+        asked = [testing.random_inputs(loaded.inputs, sizes) for _, sizes in cases]
+        names = [port.name for port in loaded.outputs]
+        answers = [loaded.run(names, dict(feeds)) for feeds in asked]
+    made = []
+    for (label, sizes), feeds, found, expected in zip(
+        cases, asked, answers, run(asked), strict=True
+    ):
+        checks = tuple(
+            _check_steps(name, *pair) for name, *pair in zip(names, found, expected, strict=True)
+        )
+        made.append(Case(label, sizes, feeds, checks))
+    return Report(tuple(made), reference="the quantised graph in plain loops")
+
+
+def _check_steps(
+    name: str, actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]
+) -> OutputCheck:
+    difference = asdict(testing.compare(actual, expected))
+    difference["worst"] = difference.pop("norm")
+    kind = actual.dtype.name
+    return OutputCheck(name, kind, actual.shape, **difference, limit=testing.STEPS_TOLERANCE)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from tvm import relax
 
 from graphc.errors import ConfigError
 from graphc.ir import Model
-from graphc.passes import quantize_int8
+from graphc.passes import quantize_int8, quantize_static
 from graphc.passes.scheme import Request, Scheme
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "int8": quantize_int8.dynamic,
+    "int8-static": quantize_static.static,
     "w8": quantize_int8.weight_only,
 }
 

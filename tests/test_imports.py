@@ -43,7 +43,7 @@ RANKS = (
     ("passes",),
     ("codegen",),
     ("reference", "torch_reference", "edges", "verify", "locate", "bench", "inspection"),
-    ("cache", "compiler", "check"),
+    ("quality", "trial", "cache", "compiler", "check"),
     ("show", "cli_llm", "cli", "__main__"),
 )
 # What makes running an artifact possible: nothing of it may lie right of its rank.

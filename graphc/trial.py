@@ -1,0 +1,107 @@
+"""Runs models that are still on their way through the passes, and finds inputs to run them on.
+
+Quantisation needs both: to learn ranges, to measure what it costs, and to prove the kernels.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from graphc import artifact, module, testing
+from graphc.errors import ConfigError, InputError
+from graphc.ir import Dim, Model
+from graphc.passes.scheme import Feeds
+
+Assemble = Callable[[Model, artifact.Draft], None]
+"""The stages of a compile from a quantised model to a complete artifact."""
+
+_BATCH: Final = 2
+_LENGTH: Final = 24
+_SETS: Final = 2
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Compiles for the machine at hand into a folder that is gone afterwards."""
+
+    assemble: Assemble
+    threads: int
+
+    def run(self, model: Model, data: Sequence[Feeds]) -> list[list[npt.NDArray[np.generic]]]:
+        """All outputs of each set of inputs."""
+        with tempfile.TemporaryDirectory(prefix="graphc-trial-") as folder:
+            path = Path(folder) / "trial.gc"
+            with artifact.publish(path) as draft:
+                self.assemble(model, draft)
+            with module.load(path, threads=self.threads) as loaded:
+                names = [port.name for port in loaded.outputs]
+                try:
+                    return [loaded.run(names, dict(feeds)) for feeds in data]
+                except InputError as error:
+                    raise ConfigError(
+                        f"the model does not take the inputs it is tried with: {error}\n"
+                        "give some with --calibration"
+                    ) from error
+
+
+def inputs(model: Model, calibration: Path | None) -> list[Feeds]:
+    """The sets in a calibration file or folder; without one, two drawn at random.
+
+    A .npz is one set; a folder holds .npz files, or one .npy for every input.
+    """
+    if calibration is None:
+        return _drawn(model)
+    if calibration.is_dir():
+        sets = [_read(path) for path in sorted(calibration.glob("*.npz"))]
+        if not sets:
+            names = sorted(calibration.glob("*.npy"))
+            sets = [{path.stem: _array(path) for path in names}] if names else []
+    else:
+        sets = [_read(calibration)]
+    if not sets:
+        raise ConfigError(f"calibration = {calibration}: no .npz and no .npy files in it")
+    wanted = [port.name for port in model.signatures["main"].inputs]
+    for feeds in sets:
+        missing = [name for name in wanted if name not in feeds]
+        if missing:
+            raise ConfigError(f"calibration = {calibration}: no array for input {missing[0]!r}")
+    return [{name: feeds[name] for name in wanted} for feeds in sets]
+
+
+def _read(path: Path) -> Mapping[str, npt.NDArray[np.generic]]:
+    if path.suffix != ".npz":
+        raise ConfigError(f"calibration = {path}: expected a .npz file, or a folder")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"calibration = {path}: cannot be read: {error}") from error
+
+
+def _array(path: Path) -> npt.NDArray[np.generic]:
+    try:
+        value: npt.NDArray[np.generic] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"calibration = {path}: cannot be read: {error}") from error
+    return value
+
+
+def _drawn(model: Model) -> list[Feeds]:
+    signature = model.signatures["main"]
+    leading = {str(port.shape[0]) for port in signature.inputs if len(port.shape) >= 2}
+    sizes = {
+        dim.name: _within(dim, _BATCH if dim.name in leading else _LENGTH) for dim in signature.dims
+    }
+    return [testing.random_inputs(signature.inputs, sizes, seed) for seed in range(_SETS)]
+
+
+def _within(dim: Dim, value: int) -> int:
+    value = max(value, dim.lower)
+    return value if dim.upper is None else min(value, dim.upper)
