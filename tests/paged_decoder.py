@@ -47,6 +47,7 @@ class Shape:
     slopes: bool = False
     sinks: bool = False
     shared: bool = False
+    ragged: bool = True
 
     @property
     def attention(self) -> paged.PagedAttention:
@@ -171,7 +172,7 @@ class _Step:
             (Port("logits", "float32", (d["rows"], shape.vocabulary)),),
             tuple(Dim(name) for name in d),
         )
-        decoder = DecoderInfo(tuple(caches), shape.vocabulary, shape.context)
+        decoder = DecoderInfo(tuple(caches), shape.vocabulary, shape.context, ragged=shape.ragged)
         return Model(self.builder.get(), values, {"step": signature}, decoder=decoder)
 
     def _logits(self, inputs: list[Any], w: dict[str, Any]) -> Any:

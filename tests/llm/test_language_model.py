@@ -217,3 +217,18 @@ def test_smaller_pages(dtype: str, limit: float, tmp_path: Path) -> None:
         expected = paged_decoder.forward(SHAPE, tokens.tolist())[60:]
         error = abs(np.concatenate(logits) - expected).max() / abs(expected).max()
         assert error < limit
+
+
+def test_a_model_that_takes_one_sequence_at_a_time(tmp_path: Path) -> None:
+    shape = Shape(layers=1, ragged=False)
+    with LanguageModel.open(paged_decoder.compile_to(tmp_path / "tiny.gc", shape)) as model:
+        parts = [text(n, n) for n in (20, 3, 33)]
+        sequences = [model.create() for _ in parts]
+        chunks = list(map(Chunk, sequences, parts, (LAST_ROW, NO_ROWS, ALL_ROWS)))
+        logits = model.step(chunks)
+        expected = [paged_decoder.forward(shape, part.tolist()) for part in parts]
+        rows = np.concatenate([expected[0][-1:], expected[2]])
+        np.testing.assert_allclose(logits, rows, atol=2e-4, rtol=1e-4)
+        with pytest.raises(InputError, match="token 1 is 61"):
+            model.step([Chunk(sequences[0], text(4)), Chunk(sequences[1], np.array([0, 61]))])
+        assert [model.length(s) for s in sequences] == [20, 3, 33]
