@@ -9,8 +9,9 @@ from tvm import tirx
 from graphc.artifact import KernelInfo
 from graphc.codegen.cpu import build_object
 from graphc.codegen.device import DeviceKernel, build_device
-from graphc.codegen.plan import FunctionPlan, Kernel
+from graphc.codegen.plan import FunctionPlan
 from graphc.codegen.planner import plan
+from graphc.codegen.program_planner import plan_program
 from graphc.ir import Model, Weights
 from graphc.targets.target import Target
 
@@ -31,8 +32,11 @@ class Built:
 
 def build(model: Model, target: Target) -> Built:
     """Native code for every kernel that a plan calls."""
-    plans = tuple(plan(model, name) for name in model.signatures)
-    called = {s.name: s for p in plans for s in p.steps if isinstance(s, Kernel)}
+    plans = tuple(
+        plan_program(model, name) if name in model.programs else plan(model, name)
+        for name in model.exported
+    )
+    called = {name: kernel for p in plans for name, kernel in p.kernels().items()}
     functions = {
         gvar.name_hint: function
         for gvar, function in model.mod.functions.items()

@@ -14,10 +14,21 @@ from typing import Final
 from graphc.artifact import RUNTIME
 from graphc.codegen.device import DeviceKernel
 from graphc.codegen.expression import c_text, text, variables
-from graphc.codegen.plan import CheckIndices, Copy, FunctionPlan, Kernel, Scalar, Step, Storage
+from graphc.codegen.flow_text import FlowText
+from graphc.codegen.literals import comment as _comment
+from graphc.codegen.literals import quote as _quote
+from graphc.codegen.plan import (
+    CheckIndices,
+    Copy,
+    FunctionPlan,
+    Kernel,
+    Scalar,
+    Step,
+    Storage,
+)
 from graphc.codegen.templates.pages import PAGE
 from graphc.errors import ConfigError
-from graphc.ir import DecoderInfo, Expr, Port
+from graphc.ir import DecoderInfo, Dim, Expr, Port
 from graphc.manifest import CacheRecord, DimInfo, FunctionInfo, LanguageInfo, PortInfo
 from graphc.weights_file import DTYPE_BITS, WeightTable
 
@@ -30,6 +41,7 @@ _STORAGE: Final = {
     Storage.WEIGHT: "GC_WEIGHT",
     Storage.ARENA: "GC_ARENA",
     Storage.CACHE: "GC_CACHE",
+    Storage.SLOT: "GC_SLOT",
 }
 _INDEX_DTYPES: Final = ("int32", "int64")
 
@@ -64,7 +76,7 @@ def print_program(
         )
     numbers = {entry.name: number for number, entry in enumerate(weights.entries)}
     functions = [_Function(f"f{i}", plan, numbers) for i, plan in enumerate(plans)]
-    kernels = sorted({s.name for plan in plans for s in plan.steps if isinstance(s, Kernel)})
+    kernels = sorted({name for plan in plans for name in plan.kernels()})
     lines = [
         "/* Written by graphc: the static plan of a compiled model. */",
         '#include "program.h"',
@@ -123,13 +135,15 @@ class _Function:
     shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
     shape_titles: dict[tuple[str, ...], str] = field(default_factory=dict)
     scalars: dict[str, int] = field(default_factory=dict)
+    shape_stages: dict[tuple[str, ...], int] = field(default_factory=dict)
+    scalar_stages: dict[str, int] = field(default_factory=dict)
     args: list[str] = field(default_factory=list)
     work: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
     def __post_init__(self) -> None:
-        for dim in self.plan.signature.dims:
+        for dim in self._dims():
             clean = re.sub(r"[^A-Za-z0-9_]", "_", dim.name)
             name, again = f"n_{clean}", 1
             while name in self.names.values():
@@ -144,6 +158,15 @@ class _Function:
         }
         for dim in self.plan.signature.dims:
             assert dim.name in bound, f"dimension {dim.name!r} is bound by no input"
+
+    def _dims(self) -> list[Dim]:
+        """All dimensions in the order of gc_frame.dims."""
+        return [*self.plan.signature.dims, *(d for stage in self.plan.stages for d in stage.dims)]
+
+    def _stage(self, exprs: Sequence[Expr]) -> int:
+        """The stage from which on all of them are known."""
+        stages = self.plan.stage_of_dims()
+        return max((stages[name] for expr in exprs for name in variables(expr)), default=0)
 
     def lines(self) -> list[str]:
         """Everything of the function but its row in the table of functions."""
@@ -163,13 +186,18 @@ class _Function:
             f"{p}_output_shapes", [self._shape(port.shape) for port in signature.outputs]
         )
         lines += _table("gc_tensor_plan", f"{p}_tensors", self._tensor_rows())
-        buffers = [f"{{{buffer.first}, {buffer.last}}}" for buffer in self.plan.buffers]
+        stages = [self._stage(port.shape) for port in signature.outputs]
+        lines += _numbers(f"{p}_output_stages", stages)
+        buffers = [f"{{{b.first}, {b.last}, {b.stage}}}" for b in self.plan.buffers]
         lines += _table("gc_buffer_plan", f"{p}_buffers", buffers)
         lines += _numbers(f"{p}_weights", [self.weight_numbers[name] for name in self.plan.weights])
-        run = [self._step(number, step) for number, step in enumerate(self.plan.steps)]
+        places = {dim.name: f"f->dims[{i}]" for i, dim in enumerate(self._dims())}
+        run = FlowText(self._step, self._tensor_text, places).lines(self.plan.steps)
         lines += _table("int32_t", f"{p}_args", self.args)
         lines += _table("gc_work", f"{p}_work", self.work)
-        lines += ["", *self._bind()]
+        for stage in range(len(self.plan.stages) + 1):
+            lines += ["", *self._bind(stage)]
+        lines += ["", *_table("gc_stage_plan", f"{p}_stages", self._stage_rows())]
         lines += ["", f"static int {p}_run(gc_frame *f) {{", *run]
         lines += ["  (void)f;", "  return GC_OK;", "}"]
         return lines
@@ -186,19 +214,23 @@ class _Function:
             "input_symbols": _pointer(f"{p}_input_symbols", [d for i in inputs for d in i.shape]),
             "input_shapes": _pointer(f"{p}_input_shapes", inputs),
             "output_shapes": _pointer(f"{p}_output_shapes", outputs),
+            "output_stages": _pointer(f"{p}_output_stages", outputs),
+            "n_dims": str(len(self._dims())),
             "n_shapes": str(self.size),
             "n_scalars": str(len(self.scalars)),
             "n_tensors": str(len(plan.tensors)),
             "n_buffers": str(len(plan.buffers)),
             "n_args": str(len(self.args)),
             "n_caches": str(len({t.index for t in plan.tensors if t.storage is Storage.CACHE})),
+            "n_stages": str(len(plan.stages) + 1),
+            "n_slots": str(plan.slots),
             "tensors": _pointer(f"{p}_tensors", plan.tensors),
             "buffers": _pointer(f"{p}_buffers", plan.buffers),
             "args": _pointer(f"{p}_args", self.args),
             "n_work": str(len(self.work)),
             "work": _pointer(f"{p}_work", self.work),
             "weights": _pointer(f"{p}_weights", plan.weights),
-            "bind": f"{p}_bind",
+            "stages": f"{p}_stages",
             "run": f"{p}_run",
         }
         return ["{" + ", ".join(f".{name} = {value}" for name, value in fields.items()) + "}"]
@@ -225,11 +257,14 @@ class _Function:
         if key not in self.shapes:
             self.shapes[key] = self.size
             self.shape_titles[key] = _brackets(shape)
+            self.shape_stages[key] = self._stage(shape)
             self.size += len(key)
         return self.shapes[key]
 
     def _scalar(self, value: Expr) -> int:
-        return self.scalars.setdefault(c_text(value, self.names), len(self.scalars))
+        key = c_text(value, self.names)
+        self.scalar_stages[key] = self._stage([value])
+        return self.scalars.setdefault(key, len(self.scalars))
 
     def _tensor_rows(self) -> list[str]:
         plan, rows = self.plan, []
@@ -239,13 +274,15 @@ class _Function:
             Storage.WEIGHT: len(plan.weights),
             Storage.ARENA: len(plan.buffers),
             Storage.CACHE: len(plan.signature.inputs),
+            Storage.SLOT: plan.slots,
         }
         for number, tensor in enumerate(plan.tensors):
             assert 0 <= tensor.index < limits[tensor.storage], (number, tensor)
             name = tensor.name or f"tensor {number}"
             rows.append(
                 f"{{{_quote(name)}, {_STORAGE[tensor.storage]}, {tensor.index}, "
-                f"{_dtype(tensor.dtype)}, {len(tensor.shape)}, {self._shape(tensor.shape)}}}"
+                f"{_dtype(tensor.dtype)}, {len(tensor.shape)}, {self._shape(tensor.shape)}, "
+                f"{self._stage(tensor.shape)}}}"
             )
         return rows
 
@@ -289,29 +326,53 @@ class _Function:
             call = f"gc_step_copy(f, {step.source}, {step.target})"
         return f"  /* {number}: {_comment(title)} */\n  if ({call}) return f->error->code;"
 
-    def _bind(self) -> list[str]:
-        lines = [f"static int {self.prefix}_bind(gc_frame *f) {{"]
+    def _bind(self, stage: int) -> list[str]:
+        """The function that computes the shapes and scalars of a stage."""
+        lines = [f"static int {self.prefix}_bind{stage}(gc_frame *f) {{"]
+        constraints = (self.plan.signature, *self.plan.stages)[stage].constraints
+        known = {dim.name for dim in self._dims() if self.plan.stage_of_dims()[dim.name] <= stage}
         lines += [
             f"  const int64_t {self.names[dim.name]} = f->dims[{i}];"
-            for i, dim in enumerate(self.plan.signature.dims)
+            for i, dim in enumerate(self._dims())
+            if dim.name in known
         ]
-        lines += [f"  (void){name};" for name in self.names.values()]
+        lines += [f"  (void){name};" for dim, name in self.names.items() if dim in known]
         lines.append("  int64_t *s = f->shapes;")
-        for constraint in self.plan.signature.constraints:
+        for constraint in constraints:
             sides = [c_text(side, self.names) for side in (constraint.left, constraint.right)]
             equation = f"{text(constraint.left)} == {text(constraint.right)}"
             call = f"gc_require(f, {', '.join(sides)}, {_quote(equation)}, "
             lines.append(f"  if ({call}{_quote(constraint.reason)})) return f->error->code;")
         for key, start in self.shapes.items():
-            if not key:
+            if not key or self.shape_stages[key] != stage:
                 continue
             lines.append(f"  /* {_comment(self.shape_titles[key])} */")
             values = "; ".join(f"s[{start + i}] = {value}" for i, value in enumerate(key))
             lines.append(f"  {values};")
         for value, number in self.scalars.items():
-            lines.append(f"  f->scalars[{number}] = {value};")
+            if self.scalar_stages[value] == stage:
+                lines.append(f"  f->scalars[{number}] = {value};")
+        lines += self._unknown_shapes() if stage == 0 else []
         lines += ["  (void)s;", "  return GC_OK;", "}"]
         return lines
+
+    def _unknown_shapes(self) -> list[str]:
+        """Shapes of outputs that become known in mid-run, -1 where that is so."""
+        lines = []
+        for port in self.plan.signature.outputs:
+            if self._stage(port.shape) > 0:
+                start = self._shape(port.shape)
+                values = ["-1" if self._stage([dim]) else c_text(dim, self.names)
+                          for dim in port.shape]  # fmt: skip
+                lines.append(" ".join(f"  s[{start + i}] = {v};" for i, v in enumerate(values)))
+        return lines
+
+    def _stage_rows(self) -> list[str]:
+        rows, buffers = [], [buffer.stage for buffer in self.plan.buffers]
+        for stage in range(len(self.plan.stages) + 1):
+            first = sum(other < stage for other in buffers)
+            rows.append(f"{{{self.prefix}_bind{stage}, {first}, {buffers.count(stage)}}}")
+        return rows
 
 
 def _declaration(kernel: str) -> str:
@@ -420,19 +481,3 @@ def _dtype(name: str) -> str:
 
 def _brackets(shape: Sequence[Expr]) -> str:
     return f"[{', '.join(text(dim) for dim in shape)}]"
-
-
-def _quote(value: str) -> str:
-    """A C string literal: plain ASCII stays, every other byte is octal; `?` for trigraphs."""
-    plain = (
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in value.encode("utf-8", "surrogatepass")
-        if byte
-    )
-    return f'"{"".join(plain)}"'
-
-
-def _comment(value: str) -> str:
-    """Text that cannot end a comment or a line."""
-    printable = "".join(c if 32 <= ord(c) < 127 and c != "\\" else "?" for c in value)
-    return printable.replace("*/", "* /").replace("/*", "/ *")

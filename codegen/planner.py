@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from graphc.codegen.expression import variables
 from graphc.codegen.plan import (
+    Assign,
+    Branch,
     Buffer,
     CheckIndices,
+    Clear,
+    Continue,
     Copy,
+    Enter,
+    Expose,
     FunctionPlan,
     Kernel,
+    Loop,
+    Measure,
+    Observe,
     Scalar,
+    Stage,
     Step,
     Storage,
+    Store,
     Tensor,
 )
+from graphc.codegen.plan import walk as walk_steps
 from graphc.codegen.rewrite import rewrite
-from graphc.ir import Expr, Model
+from graphc.ir import Expr, Model, Signature
 
 CHECK_INDICES = "graphc.check_indices"
 FLOPS = "graphc.flops"
@@ -29,39 +44,60 @@ IN_PLACE = "graphc.inplace"
 
 def plan(model: Model, name: str) -> FunctionPlan:
     """The plan of the function `name` of a lowered model."""
-    return _Planner(model, name).run()
+    planner = Planner(model, name, model.signatures[name])
+    caches = _caches(model, name)
+    inputs = [
+        planner.tensor(
+            Storage.CACHE if port.name in caches else Storage.INPUT,
+            position,
+            port.dtype,
+            port.shape,
+            port.name,
+        )
+        for position, port in enumerate(planner.signature.inputs)
+    ]
+    return planner.finish(planner.segment(name, inputs))
 
 
-class _Planner:
-    """Walks the bindings once; a value is the number of a tensor from then on."""
+class Planner:
+    """Walks the bindings of functions once; a value is the number of a tensor from then on."""
 
-    def __init__(self, model: Model, name: str) -> None:
-        self.model, self.name = model, name
-        self.function = model.mod[name]
-        self.signature = model.signatures[name]
+    def __init__(self, model: Model, name: str, signature: Signature) -> None:
+        self.model, self.name, self.signature = model, name, signature
         self.tensors: list[Tensor] = []
         self.steps: list[Step] = []
         self.values: dict[Any, Any] = {}  # a tensor's number, or a list of them for a tuple
-        self.weights: list[str] = []
+        self.weights: dict[str, int] = {}  # name -> tensor
+        self.stages: list[Stage] = []
+        self.dim_stages = {dim.name: 0 for dim in signature.dims}
+        self.slots = 0
 
-    def run(self) -> FunctionPlan:
-        inputs = len(self.signature.inputs)
-        caches = _caches(self.model, self.name)
-        for position, param in enumerate(self.function.params):
-            if position < inputs:
-                port = self.signature.inputs[position]
-                storage = Storage.CACHE if port.name in caches else Storage.INPUT
-                self.values[param] = self._tensor(storage, position, param.ty, port.name)
-            else:
-                self.weights.append(param.name)
-                at = len(self.weights) - 1
-                self.values[param] = self._tensor(Storage.WEIGHT, at, param.ty, param.name)
-        body = self.function.body
+    def segment(self, name: str, inputs: Sequence[int]) -> list[int]:
+        """Plans what the Relax function `name` does with these tensors; its results.
+
+        It may have more inputs, which carry dimensions only.
+        """
+        function = self.model.mod[name]
+        count = int(function.attrs["num_input"])
+        for number, param in zip(inputs, function.params, strict=False):
+            self.values[param] = number
+        for param in function.params[count:]:
+            self.values[param] = self._weight(param)
+        body = function.body
         assert isinstance(body, relax.SeqExpr), type(body)
         for block in body.blocks:
             for binding in block.bindings:
                 self._bind(binding)
-        self._outputs(body.body)
+        result = body.body
+        if isinstance(result, relax.Tuple):
+            return [self._value(field) for field in result.fields]
+        numbers = self.values[result]
+        assert isinstance(numbers, list), "a graph function returns a tuple"
+        return numbers
+
+    def finish(self, results: Sequence[int]) -> FunctionPlan:
+        """The plan, when all steps are there; `results` are the outputs' tensors."""
+        self._outputs(results)
         self._free_indices()
         return FunctionPlan(
             name=self.name,
@@ -70,7 +106,14 @@ class _Planner:
             buffers=self._lifetimes(),
             steps=tuple(self.steps),
             weights=tuple(self.weights),
+            stages=tuple(self.stages),
+            slots=self.slots,
         )
+
+    def stage(self, shape: Iterable[Expr]) -> int:
+        """The stage that makes a shape known."""
+        names = {name for extent in shape for name in variables(extent)}
+        return max((self.dim_stages[name] for name in names), default=0)
 
     # Bindings
 
@@ -107,7 +150,9 @@ class _Planner:
         if IN_PLACE in attrs:
             outputs = [self._written_in_place(arguments.fields[int(attrs[IN_PLACE])], call)]
         else:
-            outputs = [self._tensor(Storage.ARENA, -1, ty, var.name) for ty in results]
+            outputs = [
+                self.tensor(Storage.ARENA, -1, str(ty.dtype), ty.shape, var.name) for ty in results
+            ]
         args: list[int | Scalar] = []
         for argument in arguments.fields:
             is_tensor = isinstance(argument.ty, relax.TensorType)
@@ -152,67 +197,102 @@ class _Planner:
         number: int = self.values[expr]
         return number
 
-    def _tensor(self, storage: Storage, index: int, ty: Any, name: str) -> int:
+    def tensor(
+        self, storage: Storage, index: int, dtype: str, shape: Iterable[Expr], name: str
+    ) -> int:
         """A new tensor; an arena tensor (index -1) gets a buffer of its own number."""
         number = len(self.tensors)
         at = number if index < 0 else index
-        self.tensors.append(Tensor(storage, at, str(ty.dtype), tuple(ty.shape), name))
+        self.tensors.append(Tensor(storage, at, dtype, tuple(shape), name))
         return number
 
     def _view(self, source: int, ty: Any) -> int:
         base = self.tensors[source]
-        return self._tensor(base.storage, base.index, ty, base.name)
+        return self.tensor(base.storage, base.index, str(ty.dtype), ty.shape, base.name)
+
+    def _weight(self, param: Any) -> int:
+        if param.name not in self.weights:
+            at, ty = len(self.weights), param.ty
+            self.weights[param.name] = self.tensor(
+                Storage.WEIGHT, at, str(ty.dtype), ty.shape, param.name
+            )
+        return self.weights[param.name]
 
     # Outputs and lifetimes
 
-    def _outputs(self, result: Any) -> None:
+    def _outputs(self, numbers: Sequence[int]) -> None:
         """Lets kernels write outputs in place; outputs that are something else are copied."""
-        value = self.values[result] if not isinstance(result, relax.Tuple) else None
-        numbers = [self._value(f) for f in result.fields] if value is None else value
-        assert isinstance(numbers, list), "a graph function returns a tuple"
         moved: dict[int, int] = {}  # arena buffer -> output
         for position, number in enumerate(numbers):
             tensor = self.tensors[number]
             if tensor.storage is Storage.ARENA and tensor.index not in moved:
-                moved[tensor.index] = position
+                late = self.stage(self.signature.outputs[position].shape)
+                # An output gets memory when its shape is known: not after its kernel ran.
+                if late == 0 or self._first_stage(tensor.index) == late:
+                    moved[tensor.index] = position
         for number, tensor in enumerate(self.tensors):
             if tensor.storage is Storage.ARENA and tensor.index in moved:
-                self.tensors[number] = Tensor(
-                    Storage.OUTPUT, moved[tensor.index], tensor.dtype, tensor.shape, tensor.name
+                self.tensors[number] = replace(
+                    tensor, storage=Storage.OUTPUT, index=moved[tensor.index]
                 )
         for position, number in enumerate(numbers):
             tensor = self.tensors[number]
             if tensor.storage is Storage.OUTPUT and tensor.index == position:
                 continue
-            target = len(self.tensors)
             port = self.signature.outputs[position]
-            self.tensors.append(
-                Tensor(Storage.OUTPUT, position, tensor.dtype, tensor.shape, port.name)
-            )
+            target = self.tensor(Storage.OUTPUT, position, tensor.dtype, port.shape, port.name)
             self.steps.append(Copy(number, target))
 
+    def _first_stage(self, buffer: int) -> int:
+        """The stage of what is first written to an arena buffer."""
+        views = (t for t in self.tensors if t.storage is Storage.ARENA and t.index == buffer)
+        return self.stage(next(views).shape)
+
     def _free_indices(self) -> None:
-        """Numbers the arena buffers that are left 0, 1, 2, ... in order of first use."""
-        numbers: dict[int, int] = {}
+        """Numbers the arena buffers that are left by stage and, in each, in order of first use."""
+        first: dict[int, int] = {}
+        for tensor in self.tensors:
+            if tensor.storage is Storage.ARENA:
+                first.setdefault(tensor.index, self.stage(tensor.shape))
+        order = sorted(first, key=lambda buffer: first[buffer])
+        numbers = {buffer: number for number, buffer in enumerate(order)}
+        self.buffer_stages = [first[buffer] for buffer in order]
         for at, tensor in enumerate(self.tensors):
             if tensor.storage is Storage.ARENA:
-                index = numbers.setdefault(tensor.index, len(numbers))
-                self.tensors[at] = Tensor(
-                    tensor.storage, index, tensor.dtype, tensor.shape, tensor.name
-                )
-        self.buffer_count = len(numbers)
+                self.tensors[at] = replace(tensor, index=numbers[tensor.index])
 
     def _lifetimes(self) -> tuple[Buffer, ...]:
-        first = [-1] * self.buffer_count
-        last = [-1] * self.buffer_count
-        for at, step in enumerate(self.steps):
-            for number in _tensors_of(step):
+        places = {id(step): at for at, step in enumerate(walk_steps(self.steps))}
+        first, last = dict[int, int](), dict[int, int]()
+        self._touch(self.steps, places, first, last)
+        return tuple(
+            Buffer(first.get(buffer, -1), last.get(buffer, -1), stage)
+            for buffer, stage in enumerate(self.buffer_stages)
+        )
+
+    def _touch(
+        self,
+        steps: Sequence[Step],
+        places: dict[int, int],
+        first: dict[int, int],
+        last: dict[int, int],
+    ) -> None:
+        for step in steps:
+            for number in tensors_of(step):
                 tensor = self.tensors[number]
                 if tensor.storage is Storage.ARENA:
-                    if first[tensor.index] < 0:
-                        first[tensor.index] = at
-                    last[tensor.index] = at
-        return tuple(Buffer(a, b) for a, b in zip(first, last, strict=True))
+                    first.setdefault(tensor.index, places[id(step)])
+                    last[tensor.index] = places[id(step)]
+            if isinstance(step, Branch):
+                self._touch(step.then, places, first, last)
+                self._touch(step.other, places, first, last)
+            elif isinstance(step, Loop):
+                start = places[id(step)]
+                self._touch(step.body, places, first, last)
+                end = max(places[id(inner)] for inner in walk_steps([step]))
+                for buffer, begin in first.items():
+                    if begin < start <= last[buffer]:  # the next iteration reads it again
+                        last[buffer] = end
 
 
 def _caches(model: Model, name: str) -> frozenset[str]:
@@ -222,9 +302,19 @@ def _caches(model: Model, name: str) -> frozenset[str]:
     return frozenset(cache.name for cache in model.decoder.caches)
 
 
-def _tensors_of(step: Step) -> list[int]:
+def tensors_of(step: Step) -> list[int]:
+    """The tensors that a step itself reads or writes."""
     if isinstance(step, Kernel):
         return [a for a in step.args if isinstance(a, int)]
-    if isinstance(step, CheckIndices):
+    if isinstance(step, CheckIndices | Measure):
         return [step.tensor]
-    return [step.source, step.target]
+    if isinstance(step, Copy):
+        return [step.source, step.target]
+    if isinstance(step, Store):
+        return [step.source]
+    if isinstance(step, Branch | Continue):
+        return [step.condition]
+    if isinstance(step, Loop):
+        return [] if step.condition is None else [step.condition]
+    assert isinstance(step, Assign | Observe | Enter | Clear | Expose), step
+    return []

@@ -70,7 +70,8 @@ def _affordable(sizes: dict[str, int], loaded: Loaded) -> dict[str, int]:
         shapes = {port.name: testing.concrete_shape(port, sizes) for port in loaded.inputs}
         read = sum(math.prod(shape) for shape in shapes.values())
         try:
-            written = sum(math.prod(shape) for shape in loaded.infer_shapes(shapes).values())
+            inferred = loaded.infer_shapes(shapes).values()
+            written = sum(math.prod(max(extent, 0) for extent in shape) for shape in inferred)
         except InputError:  # these sizes break a constraint: running them will say which
             return sizes
         longest = max(sizes, key=lambda name: sizes[name] - lower[name], default="")

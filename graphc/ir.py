@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from tvm import ir, tirx
+
+if TYPE_CHECKING:
+    from graphc.flow import Program
 
 Expr: TypeAlias = "int | tirx.PrimExpr"
 """A dimension: a number or an expression over the symbolic dimensions of the inputs."""
@@ -206,7 +209,8 @@ class Model:
     """A transformer on its way through the passes.
 
     `params[name]` is the value of the weight whose Relax variable has that name hint.
-    `signatures` has one entry for each Relax function that the artifact will export. `decoder` is
+    `signatures` has one entry for each Relax function that passes work on. They are what the
+    artifact exports, but for those that `programs` call: these are exported instead. `decoder` is
     set when that is the step of a causal language model over paged caches.
     `quantized[name]` is how a weight is made of few bits; `params[name]` is its plain value.
     """
@@ -218,3 +222,11 @@ class Model:
     statistics: Mapping[str, int] = field(default_factory=dict)
     decoder: DecoderInfo | None = None
     quantized: Mapping[str, QuantizedWeight] = field(default_factory=dict)
+    programs: Mapping[str, Program] = field(default_factory=dict)
+
+    @property
+    def exported(self) -> dict[str, Signature]:
+        """The signature of each function that the artifact exports."""
+        called = {name for program in self.programs.values() for name in program.segments()}
+        plain = {name: made for name, made in self.signatures.items() if name not in called}
+        return {name: program.signature for name, program in self.programs.items()} | plain

@@ -107,7 +107,10 @@ class Module:
     def infer_shapes(
         self, shapes: Mapping[str, Sequence[int]], function: str | None = None
     ) -> dict[str, tuple[int, ...]]:
-        """Shapes of the outputs for inputs of the given shapes; nothing is computed."""
+        """Shapes of the outputs for inputs of the given shapes; nothing is computed.
+
+        A dimension that depends on the values of the inputs is -1.
+        """
         info = self._function(function)
         _check_names(info, shapes)
         given = [tuple(int(dim) for dim in shapes[port.name]) for port in info.inputs]

@@ -189,7 +189,10 @@ class Context:
         return result
 
     def run(self, info: FunctionInfo, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        """One run on inputs in the function's order; the outputs are new arrays."""
+        """One run on inputs in the function's order; the outputs are new arrays.
+
+        An output whose shape becomes known in mid-run is computed in the context's memory.
+        """
         inputs = (_Tensor * len(arrays))()
         keep = []
         for tensor, port, array in zip(inputs, info.inputs, arrays, strict=True):
@@ -198,16 +201,18 @@ class Context:
             tensor.data = array.ctypes.data
         with self._lock:
             shapes = self._infer(info, inputs)
-            results = [
-                empty_aligned(shape, numpy_dtype(port.dtype))
-                for shape, port in zip(shapes, info.outputs, strict=True)
-            ]
-            outputs = (_Tensor * len(results))()
-            for tensor, port, result in zip(outputs, info.outputs, results, strict=True):
-                keep.append(_describe(tensor, port, result.shape, None))
-                tensor.data = result.ctypes.data
+            outputs = (_Tensor * len(shapes))()
+            results: list[npt.NDArray[Any] | None] = []
+            for tensor, port, shape in zip(outputs, info.outputs, shapes, strict=True):
+                late = any(extent < 0 for extent in shape)
+                results.append(None if late else empty_aligned(shape, numpy_dtype(port.dtype)))
+                keep.append(_describe(tensor, port, shape, None))
+                tensor.data = None if results[-1] is None else results[-1].ctypes.data
             self._call("gc_run", info, inputs, outputs)
-        return results
+            return [
+                _copied(tensor, port) if result is None else result
+                for tensor, port, result in zip(outputs, info.outputs, results, strict=True)
+            ]
 
     def profile(self) -> None:
         """Time every kernel of later runs, from zero."""
@@ -261,6 +266,15 @@ def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _copied(tensor: _Tensor, port: PortInfo) -> npt.NDArray[Any]:
+    """A new array of what lies in the context's memory, which is compact."""
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    result = empty_aligned(shape, numpy_dtype(port.dtype))
+    if result.nbytes:
+        ctypes.memmove(result.ctypes.data, tensor.data, result.nbytes)
+    return result
 
 
 def _describe(

@@ -31,7 +31,7 @@ RANKS = (
         "llm",
     ),
     ("targets", "tuning_logs"),
-    ("ir", "sources", "frontend"),
+    ("ir", "flow", "sources", "frontend"),
     (
         "codegen.templates",
         "codegen.instructions",

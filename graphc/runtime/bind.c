@@ -16,7 +16,7 @@ int gc_binding_create(gc_binding *binding, const gc_function_plan *plan, gc_erro
   for (int32_t i = 0; i < info->n_outputs; i++) rank_sum += info->outputs[i].ndim;
   gc_frame *f = &binding->frame;
   f->plan = plan;
-  bool ok = (f->dims = zeros(info->n_dims, sizeof *f->dims)) &&
+  bool ok = (f->dims = zeros(plan->n_dims, sizeof *f->dims)) &&
             (f->shapes = zeros(plan->n_shapes, sizeof *f->shapes)) &&
             (f->scalars = zeros(plan->n_scalars, sizeof *f->scalars)) &&
             (f->tensors = zeros(plan->n_tensors, sizeof *f->tensors)) &&
@@ -26,6 +26,10 @@ int gc_binding_create(gc_binding *binding, const gc_function_plan *plan, gc_erro
             (binding->sizes = zeros(plan->n_buffers, sizeof *binding->sizes)) &&
             (binding->offsets = zeros(plan->n_buffers, sizeof *binding->offsets)) &&
             (binding->order = zeros(plan->n_buffers, 2 * sizeof *binding->order)) &&
+            (binding->stage_arenas = zeros(plan->n_stages, sizeof *binding->stage_arenas)) &&
+            (binding->slots = zeros(plan->n_slots, sizeof *binding->slots)) &&
+            (binding->slot_bytes = zeros(plan->n_slots, sizeof *binding->slot_bytes)) &&
+            (binding->slot_stages = zeros(plan->n_slots, sizeof *binding->slot_stages)) &&
             (binding->strides = zeros(rank_sum, sizeof *binding->strides)) &&
             (binding->in_blocks = zeros(info->n_inputs, sizeof *binding->in_blocks)) &&
             (binding->out_blocks = zeros(info->n_outputs, sizeof *binding->out_blocks)) &&
@@ -60,6 +64,10 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
     device->free(context->device_state, binding->out_blocks[i].data);
   for (int32_t i = 0; binding->host_blocks && i < f->plan->info.n_outputs; i++)
     gc_device_cpu.free(NULL, binding->host_blocks[i].data);
+  for (int32_t i = 0; binding->stage_arenas && i < f->plan->n_stages; i++)
+    device->free(context->device_state, binding->stage_arenas[i].data);
+  for (int32_t i = 0; binding->slots && i < f->plan->n_slots; i++)
+    device->free(context->device_state, binding->slots[i].data);
   void *const owned[] = {f->dims,
                          f->shapes,
                          f->scalars,
@@ -70,6 +78,10 @@ void gc_binding_destroy(gc_context *context, gc_binding *binding) {
                          binding->sizes,
                          binding->offsets,
                          binding->order,
+                         binding->stage_arenas,
+                         binding->slots,
+                         binding->slot_bytes,
+                         binding->slot_stages,
                          binding->strides,
                          binding->in_blocks,
                          binding->out_blocks,
@@ -188,7 +200,14 @@ static int too_large(const gc_binding *binding, gc_error *error) {
   return gc_fail(error, GC_ERROR_INPUT, "the dimensions are too large for this machine: %s", text);
 }
 
-/* The bytes that a tensor's storage holds; arena buffers grow to what their tensors need. */
+/* The stage from which on a tensor has memory. */
+static int32_t home_stage(const gc_function_plan *plan, const gc_tensor_plan *t) {
+  if (t->storage == GC_ARENA) return plan->buffers[t->index].stage;
+  if (t->storage == GC_OUTPUT) return plan->output_stages[t->index];
+  return 0;
+}
+
+/* The bytes that a tensor's storage holds, once it has memory. */
 static size_t storage_bytes(const gc_context *context, const gc_binding *binding,
                             const gc_tensor_plan *t) {
   const gc_function_plan *plan = binding->frame.plan;
@@ -204,44 +223,66 @@ static size_t storage_bytes(const gc_context *context, const gc_binding *binding
       return gc_tensor_bytes(port->dtype, port->ndim, shapes + plan->output_shapes[t->index]);
     case GC_WEIGHT:
       return context->model->program->weights[plan->weights[t->index]].bytes;
+    case GC_SLOT:
+      return binding->slot_bytes[t->index];
     default:
-      return GC_MAX_BYTES;
+      return binding->sizes[t->index];
   }
 }
 
-static int size_everything(gc_context *context, gc_binding *binding, gc_error *error) {
+/* Checks a tensor whose shape and memory are known from this stage on; arena buffers of the stage
+ * grow to what their tensors need. */
+static int size_tensor(gc_context *context, gc_binding *binding, int32_t stage,
+                       const gc_tensor_plan *p, gc_error *error) {
+  const gc_function_plan *plan = binding->frame.plan;
+  const int64_t *shape = binding->frame.shapes + p->shape;
+  for (int32_t axis = 0; axis < p->ndim; axis++) {
+    if (shape[axis] < 0)
+      return gc_fail(error, GC_ERROR_INPUT,
+                     "these inputs make dimension %d of '%s' %" PRId64
+                     ": the model does not take inputs this small",
+                     axis, p->name, shape[axis]);
+  }
+  size_t bytes = gc_tensor_bytes(p->dtype, p->ndim, shape);
+  if (bytes == SIZE_MAX) return too_large(binding, error);
+  if (p->storage == GC_ARENA && plan->buffers[p->index].stage == stage) {
+    if (bytes > binding->sizes[p->index]) binding->sizes[p->index] = bytes;
+    return GC_OK;
+  }
+  /* gc_step_expose checks what is known when a slot's content is. */
+  int32_t exposed = p->storage == GC_SLOT ? binding->slot_stages[p->index] : 0;
+  if (p->storage == GC_SLOT && (!exposed || stage <= exposed)) return GC_OK;
+  if (bytes > storage_bytes(context, binding, p))
+    return gc_fail(error, GC_ERROR_INPUT,
+                   "these inputs make '%s' larger than the memory that it views", p->name);
+  return GC_OK;
+}
+
+int gc_bind_stage(gc_context *context, gc_binding *binding, int32_t stage, size_t *arena_bytes,
+                  gc_error *error) {
   const gc_function_plan *plan = binding->frame.plan;
   const gc_function *info = &plan->info;
-  memset(binding->sizes, 0, (size_t)plan->n_buffers * sizeof *binding->sizes);
+  const gc_stage_plan *s = &plan->stages[stage];
+  int32_t first = s->first_buffer;
+  memset(binding->sizes + first, 0, (size_t)s->n_buffers * sizeof *binding->sizes);
   for (int32_t t = 0; t < plan->n_tensors; t++) {
     const gc_tensor_plan *p = &plan->tensors[t];
-    const int64_t *shape = binding->frame.shapes + p->shape;
-    for (int32_t axis = 0; axis < p->ndim; axis++) {
-      if (shape[axis] < 0)
-        return gc_fail(error, GC_ERROR_INPUT,
-                       "these input shapes make dimension %d of '%s' %" PRId64
-                       ": the model does not take inputs this small",
-                       axis, p->name, shape[axis]);
-    }
-    size_t bytes = gc_tensor_bytes(p->dtype, p->ndim, shape);
-    if (bytes == SIZE_MAX) return too_large(binding, error);
-    if (bytes > storage_bytes(context, binding, p))
-      return gc_fail(error, GC_ERROR_INPUT,
-                     "these input shapes make '%s' larger than the memory that it views", p->name);
-    if (p->storage == GC_ARENA && bytes > binding->sizes[p->index])
-      binding->sizes[p->index] = bytes;
+    int32_t home = home_stage(plan, p);
+    if ((p->stage > home ? p->stage : home) != stage) continue;
+    int code = size_tensor(context, binding, stage, p, error);
+    if (code) return code;
   }
-  binding->arena_bytes = gc_place_buffers(plan->n_buffers, plan->buffers, context->device->alignment, binding->sizes,
-                                          binding->offsets, binding->order);
-  if (binding->arena_bytes > GC_MAX_BYTES) return too_large(binding, error);
+  *arena_bytes = gc_place_buffers(s->n_buffers, plan->buffers + first, context->device->alignment,
+                                  binding->sizes + first, binding->offsets + first, binding->order);
+  if (*arena_bytes > GC_MAX_BYTES) return too_large(binding, error);
   int64_t *strides = binding->strides;
-  for (int32_t i = 0; i < info->n_outputs; i++) {
+  for (int32_t i = 0; i < info->n_outputs; strides += info->outputs[i].ndim, i++) {
     const gc_port *port = &info->outputs[i];
     const int64_t *shape = binding->frame.shapes + plan->output_shapes[i];
+    if (plan->output_stages[i] != stage) continue;
     if (gc_tensor_bytes(port->dtype, port->ndim, shape) == SIZE_MAX)
       return too_large(binding, error);
     gc_compact_strides(port->ndim, shape, strides);
-    strides += port->ndim;
   }
   return GC_OK;
 }
@@ -261,14 +302,11 @@ int gc_bind(gc_context *context, gc_binding *binding, const DLTensor *inputs, bo
   memcpy(f->dims, binding->wanted, dims_bytes);
   f->overflow = 0;
   f->error = error;
-  code = plan->bind(f);
+  code = plan->stages[0].bind(f);
   if (f->overflow) return too_large(binding, error);
   if (!code) code = check_computed_dims(binding, inputs, with_data, error);
-  if (!code) code = size_everything(context, binding, error);
+  if (!code) code = gc_bind_stage(context, binding, 0, &binding->arena_bytes, error);
   if (code) return code;
-  for (int32_t a = 0; a < plan->n_args; a++) {
-    if (plan->args[a] < 0) f->args[a].as.integer = f->scalars[~plan->args[a]];
-  }
   binding->bound = true;
   return GC_OK;
 }

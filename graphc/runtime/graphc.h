@@ -160,7 +160,9 @@ GC_API int gc_run(gc_context *context, const char *function, const DLTensor *inp
                   DLTensor *outputs, int32_t n_out, gc_error *error);
 
 /* Gives outputs[i] dtype, rank, shape and strides for inputs of the given shapes, whose data is not
- * looked at. The shapes belong to the context and are valid until its next call. */
+ * looked at. The shapes belong to the context and are valid until its next call. A dimension that
+ * depends on the values of the inputs is -1, and the strides of such an output are NULL: let gc_run
+ * give it memory (`data` NULL) and read its shape afterwards. */
 GC_API int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *inputs,
                            int32_t n_in, DLTensor *outputs, int32_t n_out, gc_error *error);
 

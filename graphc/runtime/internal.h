@@ -76,6 +76,10 @@ typedef struct {
   size_t *sizes, *offsets; /* [n_buffers] */
   int32_t *order;          /* [2 n_buffers] scratch of the planner */
   size_t arena_bytes;
+  gc_block *stage_arenas;  /* [n_stages]; stage 0 has the context's */
+  gc_block *slots;         /* [n_slots] */
+  size_t *slot_bytes;      /* [n_slots] how much of them is filled */
+  int32_t *slot_stages;    /* [n_slots] the stage in which tensors got their content, or 0 */
   int64_t *strides;     /* of all outputs, one after the other */
   gc_block *in_blocks;  /* [n_inputs] copies of inputs that cannot be used in place */
   gc_block *out_blocks; /* [n_outputs] outputs that the context owns or stages */
@@ -100,6 +104,12 @@ struct gc_context {
 int64_t gc_now_ns(void);
 void gc_profile_add(gc_kernel_time *row, const char *name, const gc_value *args, int32_t n_args,
                     int64_t nanoseconds);
+/* run.c: makes a block hold `bytes`; its content may be lost. */
+int gc_grow(gc_context *context, gc_block *block, size_t bytes, gc_error *error);
+
+/* bind.c: sizes and offsets of what a stage makes known, the bytes of its arena in *arena_bytes. */
+int gc_bind_stage(gc_context *context, gc_binding *binding, int32_t stage, size_t *arena_bytes,
+                  gc_error *error);
 
 /* bind.c: checks inputs against the function, then makes shapes, sizes and offsets theirs. */
 int gc_bind(gc_context *context, gc_binding *binding, const DLTensor *inputs, bool with_data,

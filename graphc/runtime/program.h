@@ -19,10 +19,10 @@ enum { GC_VALUE_INT = 1, GC_VALUE_REAL = 3, GC_VALUE_POINTER = 4, GC_VALUE_TENSO
 typedef int (*gc_kernel)(void *self, gc_value *args, int32_t n_args, gc_value *result);
 
 /* GC_CACHE is an input that kernels write: pages of a gc_cache. */
-typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA, GC_CACHE } gc_storage;
+typedef enum { GC_INPUT, GC_OUTPUT, GC_WEIGHT, GC_ARENA, GC_CACHE, GC_SLOT } gc_storage;
 
-/* A typed view of input, output, weight or arena buffer number `index`. Several tensors of one
- * shape share the place in gc_frame.shapes where it is computed. */
+/* A typed view of input, output, weight, arena buffer or slot number `index`. Several tensors of
+ * one shape share the place in gc_frame.shapes where it is computed, in `stage`. */
 typedef struct {
   const char *name;
   gc_storage storage;
@@ -30,11 +30,13 @@ typedef struct {
   DLDataType dtype;
   int32_t ndim;
   int32_t shape;
+  int32_t stage;
 } gc_tensor_plan;
 
-/* A piece of the arena, live from step `first` to step `last`, both included. */
+/* A piece of the arena of `stage`, live from step `first` to step `last`, both included. */
 typedef struct {
   int32_t first, last;
+  int32_t stage;
 } gc_buffer_plan;
 
 /* The arithmetic operations of the kernel call whose first argument is `first`: a scalar. */
@@ -44,21 +46,31 @@ typedef struct {
 
 typedef struct gc_frame gc_frame;
 
+/* When dimensions become known: stage 0 from the inputs' shapes, others in mid-run. `bind` computes
+ * the shapes and scalars over them and checks constraints; its buffers are those numbered from
+ * `first_buffer` on. A stage that is entered again, in a loop, loses what its arena held. */
+typedef struct {
+  int (*bind)(gc_frame *f);
+  int32_t first_buffer, n_buffers;
+} gc_stage_plan;
+
 /* One exported function. */
 typedef struct {
   gc_function info;
   const int32_t *input_symbols; /* per input, per dimension: number of the symbol it is, or -1 */
   const int32_t *input_shapes;  /* per input: its place in gc_frame.shapes */
   const int32_t *output_shapes;
-  int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args, n_work;
+  const int32_t *output_stages; /* per output: the stage that makes its shape known */
+  int32_t n_dims;               /* with those that become known in mid-run, which are last */
+  int32_t n_shapes, n_scalars, n_tensors, n_buffers, n_args, n_work, n_stages, n_slots;
   int32_t n_caches; /* how many inputs, the last ones, are caches */
   const gc_tensor_plan *tensors;
   const gc_buffer_plan *buffers;
   const int32_t *args;      /* kernels' arguments: a tensor's number t, or ~s for scalar s */
   const gc_work *work;      /* for calls of which it is known */
   const int32_t *weights;   /* the function's weight number -> the program's */
-  int (*bind)(gc_frame *f); /* dims -> shapes and scalars; checks the constraints */
-  int (*run)(gc_frame *f);  /* the steps, in order */
+  const gc_stage_plan *stages;
+  int (*run)(gc_frame *f); /* the steps, in order */
 } gc_function_plan;
 
 typedef struct {
@@ -107,7 +119,7 @@ extern const gc_program gc_the_program;
 struct gc_frame {
   const gc_function_plan *plan;
   gc_context *context;
-  int64_t *dims;    /* [n_dims] given by the inputs */
+  int64_t *dims;    /* [plan->n_dims] */
   int64_t *shapes;  /* [n_shapes] */
   int64_t *scalars; /* [n_scalars] */
   DLTensor *tensors;
@@ -121,6 +133,19 @@ struct gc_frame {
 int gc_step_kernel(gc_frame *f, const char *name, gc_kernel kernel, int32_t first, int32_t n_args);
 int gc_step_check(gc_frame *f, int32_t tensor, int64_t low, int64_t high, const char *where);
 int gc_step_copy(gc_frame *f, int32_t source, int32_t target);
+
+/* Steps of functions with late dimensions, branches or loops (flow.c). A slot is memory of its own
+ * that keeps what one iteration of a loop leaves to the next. */
+int gc_step_enter(gc_frame *f, int32_t stage);
+int gc_step_measure(gc_frame *f, int32_t tensor, int32_t element, int32_t dim, int64_t low,
+                    int64_t high, const char *name, const char *where);
+int gc_step_assign(gc_frame *f, int32_t dim, int64_t value, int64_t low, int64_t high,
+                   const char *name, const char *where);
+int gc_step_truth(gc_frame *f, int32_t tensor, int *truth);
+int gc_step_store(gc_frame *f, int32_t source, int32_t slot);  /* replaces what it holds */
+int gc_step_append(gc_frame *f, int32_t source, int32_t slot); /* adds to what it holds */
+int gc_step_expose(gc_frame *f, int32_t slot, int32_t stage);  /* tensors get its memory */
+void gc_step_clear(gc_frame *f, int32_t slot);
 
 /* Fails unless left == right; `text` spells the equation and `reason` says why it is needed. */
 int gc_require(gc_frame *f, int64_t left, int64_t right, const char *text, const char *reason);

@@ -6,7 +6,7 @@
 
 #include "internal.h"
 
-static int grow(gc_context *context, gc_block *block, size_t bytes, gc_error *error) {
+int gc_grow(gc_context *context, gc_block *block, size_t bytes, gc_error *error) {
   if (bytes <= block->bytes && block->data) return GC_OK;
   /* Freed before the larger one is made: the content is not needed, the peak is lower. */
   context->device->free(context->device_state, block->data);
@@ -20,13 +20,13 @@ static int place_arena(gc_context *context, gc_binding *binding, gc_error *error
   const gc_function_plan *plan = binding->frame.plan;
   if (!context->arena.data || binding->arena_bytes > context->arena.bytes) {
     context->generation++; /* other functions' pointers go stale */
-    int code = grow(context, &context->arena, binding->arena_bytes, error);
+    int code = gc_grow(context, &context->arena, binding->arena_bytes, error);
     if (code) return code;
   }
   if (binding->generation == context->generation) return GC_OK;
   for (int32_t t = 0; t < plan->n_tensors; t++) {
     const gc_tensor_plan *p = &plan->tensors[t];
-    if (p->storage == GC_ARENA)
+    if (p->storage == GC_ARENA && plan->buffers[p->index].stage == 0)
       binding->frame.tensors[t].data = (char *)context->arena.data + binding->offsets[p->index];
   }
   binding->generation = context->generation;
@@ -81,7 +81,7 @@ static void compact_into(void *copy, const DLTensor *t) {
 
 static int upload_input(gc_context *context, gc_block *block, const DLTensor *t, size_t bytes,
                         gc_error *error) {
-  int code = grow(context, block, bytes, error);
+  int code = gc_grow(context, block, bytes, error);
   if (code) return code;
   if (gc_is_compact(t))
     return context->device->upload(context->device_state, block->data, start_of(t), bytes, error);
@@ -108,7 +108,7 @@ static int stage_inputs(gc_context *context, gc_binding *binding, const DLTensor
       continue;
     }
     if (usable_in_place(t)) continue;
-    int code = grow(context, &binding->in_blocks[i], bytes, error);
+    int code = gc_grow(context, &binding->in_blocks[i], bytes, error);
     if (code) return code;
     void *copy = binding->in_blocks[i].data;
     if (gc_is_compact(t)) {
@@ -122,8 +122,7 @@ static int stage_inputs(gc_context *context, gc_binding *binding, const DLTensor
   return GC_OK;
 }
 
-static int check_output(const gc_port *port, const DLTensor *tensor, const int64_t *shape,
-                        gc_error *error) {
+static int check_output(const gc_port *port, const DLTensor *tensor, gc_error *error) {
   char want[24], have[24];
   if (tensor->device.device_type != kDLCPU)
     return gc_fail(error, GC_ERROR_INPUT,
@@ -136,6 +135,11 @@ static int check_output(const gc_port *port, const DLTensor *tensor, const int64
   if (tensor->ndim != port->ndim || (port->ndim > 0 && !tensor->shape))
     return gc_fail(error, GC_ERROR_INPUT, "output '%s': has %d dimensions, expected %d", port->name,
                    tensor->shape ? tensor->ndim : 0, port->ndim);
+  return GC_OK;
+}
+
+static int check_output_shape(const gc_port *port, const DLTensor *tensor, const int64_t *shape,
+                              gc_error *error) {
   for (int32_t axis = 0; axis < port->ndim; axis++) {
     if (tensor->shape[axis] != shape[axis])
       return gc_fail(error, GC_ERROR_INPUT,
@@ -145,7 +149,8 @@ static int check_output(const gc_port *port, const DLTensor *tensor, const int64
   return GC_OK;
 }
 
-/* Where each output is computed: at the caller's, or in a block of the context's. */
+/* Where each output is computed: at the caller's, or in a block of the context's. One whose shape
+ * becomes known in mid-run gets its block then. */
 static int choose_outputs(gc_context *context, gc_binding *binding, const DLTensor *inputs,
                           const DLTensor *outputs, gc_error *error) {
   const gc_function_plan *plan = binding->frame.plan;
@@ -153,23 +158,25 @@ static int choose_outputs(gc_context *context, gc_binding *binding, const DLTens
     const DLTensor *t = &outputs[i];
     const gc_port *port = &plan->info.outputs[i];
     const int64_t *shape = binding->frame.shapes + plan->output_shapes[i];
-    bool in_place = t->data != NULL;
+    bool is_late = plan->output_stages[i] > 0;
+    bool in_place = t->data != NULL && !is_late;
     if (t->data) {
-      int code = check_output(port, t, shape, error);
+      int code = check_output(port, t, error);
+      if (!code && !is_late) code = check_output_shape(port, t, shape, error);
       if (code) return code;
       for (int32_t other = 0; other < i; other++) {
         if (outputs[other].data && overlap(t, &outputs[other]))
           return gc_fail(error, GC_ERROR_USE, "outputs '%s' and '%s' overlap in memory",
                          plan->info.outputs[other].name, port->name);
       }
-      in_place = usable_in_place(t);
+      in_place = in_place && usable_in_place(t);
       for (int32_t in = 0; in < plan->info.n_inputs && in_place; in++)
         in_place = !overlap(t, &inputs[in]);
     }
     binding->out_data[i] = start_of(t);
-    if (in_place && context->device->type == kDLCPU) continue;
+    if (is_late || (in_place && context->device->type == kDLCPU)) continue;
     size_t bytes = gc_tensor_bytes(port->dtype, port->ndim, shape);
-    int code = grow(context, &binding->out_blocks[i], bytes, error);
+    int code = gc_grow(context, &binding->out_blocks[i], bytes, error);
     if (code) return code;
     binding->out_data[i] = binding->out_blocks[i].data;
   }
@@ -187,8 +194,9 @@ static void describe_output(const gc_binding *binding, int32_t i, int64_t *strid
   tensor->byte_offset = 0;
 }
 
-static void deliver_outputs(const gc_binding *binding, DLTensor *outputs) {
-  const gc_function *info = &binding->frame.plan->info;
+static int deliver_outputs(const gc_binding *binding, DLTensor *outputs, gc_error *error) {
+  const gc_function_plan *plan = binding->frame.plan;
+  const gc_function *info = &plan->info;
   int64_t *strides = binding->strides;
   for (int32_t i = 0; i < info->n_outputs; strides += info->outputs[i].ndim, i++) {
     DLTensor *t = &outputs[i];
@@ -196,12 +204,16 @@ static void deliver_outputs(const gc_binding *binding, DLTensor *outputs) {
       describe_output(binding, i, strides, t);
       t->data = binding->out_data[i];
     } else if (start_of(t) != binding->out_data[i]) {
+      const int64_t *shape = binding->frame.shapes + plan->output_shapes[i];
+      int code = check_output_shape(&info->outputs[i], t, shape, error);
+      if (code) return code;
       int64_t own[64];
       if (!t->strides) gc_compact_strides(t->ndim, t->shape, own);
       gc_copy_strided(start_of(t), t->strides ? t->strides : own, binding->out_data[i], strides,
                       t->ndim, t->shape, (size_t)(t->dtype.bits * t->dtype.lanes + 7) / 8);
     }
   }
+  return GC_OK;
 }
 
 /* Brings a device's outputs to where deliver_outputs looks for them. */
@@ -252,12 +264,13 @@ int gc_run_binding(gc_context *context, gc_binding *binding, const DLTensor *inp
   if (code) return code;
   patch_pointers(binding);
   binding->frame.error = error;
+  binding->frame.overflow = 0;
   void *previous = gc_pool_enter(context->pool);
   code = binding->frame.plan->run(&binding->frame);
   if (!code) code = context->device->sync(context->device_state, error);
   gc_pool_leave(previous);
   if (!code) code = download_outputs(context, binding, outputs, error);
-  if (!code) deliver_outputs(binding, outputs);
+  if (!code) code = deliver_outputs(binding, outputs, error);
   return code;
 }
 
@@ -323,8 +336,11 @@ int gc_infer_shapes(gc_context *context, const char *function, const DLTensor *i
     return gc_context_leave(context, gc_fail(error, GC_ERROR_USE, "inputs or outputs are NULL"));
   code = gc_bind(context, binding, inputs, false, error);
   if (code) return gc_context_leave(context, code);
+  const gc_function_plan *plan = binding->frame.plan;
+  /* A run leaves the shapes that it found: the first stage says anew that they are not known. */
+  if (plan->n_stages > 1) code = plan->stages[0].bind(&binding->frame);
   int64_t *strides = binding->strides;
   for (int32_t i = 0; i < n_out; strides += outputs[i].ndim, i++)
-    describe_output(binding, i, strides, &outputs[i]);
-  return gc_context_leave(context, GC_OK);
+    describe_output(binding, i, plan->output_stages[i] > 0 ? NULL : strides, &outputs[i]);
+  return gc_context_leave(context, code);
 }

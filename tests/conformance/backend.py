@@ -37,7 +37,7 @@ class Prepared(BackendRep):  # type: ignore[misc]
         self.fixed = fixed
 
     def run(self, inputs: Sequence[np.ndarray], **kwargs: Any) -> tuple[np.ndarray, ...]:
-        signature = self._compiled.model.signatures["main"]
+        signature = self._compiled.model.exported["main"]
         given = dict(zip(self._names, inputs, strict=False))
         feeds = [_carried(port, given[port.name]) for port in signature.inputs]
         results = self._compiled(feeds)

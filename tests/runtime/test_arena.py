@@ -13,7 +13,7 @@ from graphc.artifact import RUNTIME
 
 
 class _Buffer(ctypes.Structure):
-    _fields_ = (("first", ctypes.c_int32), ("last", ctypes.c_int32))
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("first", "last", "stage"))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from tvm.relax import op
 from graphc.errors import ModelError
 from graphc.frontend.onnx import narrow
 from graphc.frontend.onnx.node import Node
+from graphc.frontend.onnx.regions import Point, Region
 from graphc.frontend.onnx.symbols import MAX_ELEMENTS, Symbols, same
 from graphc.frontend.onnx.values import (
     INTEGERS,
@@ -46,6 +47,7 @@ class Context:
         self._outputs = outputs
         self._names: set[str] = set()
         self._ready: dict[int, tuple[np.ndarray, relax.Expr]] = {}
+        self.points: list[Point] = []
 
     @contextmanager
     def function(self) -> Iterator[None]:
@@ -57,6 +59,25 @@ class Context:
             # TVM warns on standard error of a block that was begun and never ended.
             self.builder._end_block()
             raise
+
+    @contextmanager
+    def region(self) -> Iterator[Region]:
+        """Collects what is emitted in it, for a branch or an iteration, instead of binding it."""
+        around, region = self._ready, Region()
+        self._ready = dict(around)
+        self.builder._begin_dataflow_block()
+        try:
+            with self.symbols.scope() as region.constraints:
+                yield region
+        finally:
+            region.bindings = list(self.builder._end_block().bindings)
+            # Weights are the whole function's; what was computed is the region's own.
+            everywhere = set(self.param_vars)
+            self._ready = around | {
+                key: made
+                for key, made in self._ready.items()
+                if not isinstance(made[1], relax.Var) or made[1] in everywhere
+            }
 
     # -- emitting --------------------------------------------------------------------------
 

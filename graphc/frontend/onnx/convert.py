@@ -18,6 +18,7 @@ from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.functions import Body, own_body, standard_body
 from graphc.frontend.onnx.graph import Graph, describe, domain_of, in_order, name_of
 from graphc.frontend.onnx.node import NARROW_VALUE, Node
+from graphc.frontend.onnx.split import split
 from graphc.frontend.onnx.symbols import Bounds, Symbols, TightenedError
 from graphc.frontend.onnx.table import Registry
 from graphc.frontend.onnx.tensors import TensorReader
@@ -114,11 +115,20 @@ class _Attempt:
                 relax.Tuple([value.var for value in results]), [*inputs, *context.param_vars]
             )
         mod = context.builder.get()
-        mod["main"] = mod["main"].with_attr("num_input", len(inputs))
+        signature = self._signature(ports, results)
+        signatures: Mapping[str, Signature] = {"main": signature}
+        programs = {}
+        if context.points:
+            made = split(mod, "main", signature, context.points, context.param_vars,
+                         self._symbols.dims, self._symbols.variables)  # fmt: skip
+            mod, signatures, programs = made.mod, made.signatures, {"main": made.program}
+        else:
+            mod["main"] = mod["main"].with_attr("num_input", len(inputs))
         return Model(
             mod=mod,
             params=context.params,
-            signatures={"main": self._signature(ports, results)},
+            signatures=signatures,
+            programs=programs,
             source=source,
             statistics={
                 "nodes": len(graph.nodes),

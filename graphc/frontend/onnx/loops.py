@@ -33,9 +33,13 @@ def emit_loops(
     outputs: Sequence[tuple[str, Sequence[Expr]]],
     body: Body,
     kernel: str,
+    uses: Sequence[Expr] = (),
 ) -> list[TensorValue]:
-    """Binds what a kernel makes; `outputs` are dtypes and shapes, `body` gets the buffers."""
-    shapes = [*(value.shape for value in args), *(shape for _, shape in outputs)]
+    """Binds what a kernel makes; `outputs` are dtypes and shapes, `body` gets the buffers.
+
+    `uses` are dimensions that the body reads and that no shape has.
+    """
+    shapes = [*(value.shape for value in args), *(shape for _, shape in outputs), uses]
     inputs = [
         tirx.decl_buffer([_index(e) for e in value.shape], value.dtype, name=f"x{index}")
         for index, value in enumerate(args)

@@ -5,7 +5,8 @@ All arithmetic on dimensions goes through here, so that equal dimensions are equ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -72,6 +73,7 @@ class Symbols:
         self._names: dict[tirx.Var, str] = {}
         self._analyzer = sym.Analyzer()
         self._assumed: dict[tuple[str, str], Expr] = {}
+        self._late: set[str] = set()
 
     def dim(self, name: str) -> Expr:
         """The dimension called `name`: a number when the user fixed it, else a shared variable."""
@@ -83,16 +85,40 @@ class Symbols:
             self._declare(name, given)
         return self._vars[name]
 
+    def fresh(self, name: str, lower: int = 0, upper: int | None = None) -> tirx.Var:
+        """A dimension that becomes known in mid-run; `name` gets a suffix where it is taken."""
+        unique, count = name, 1
+        while unique in self.dims:
+            unique, count = f"{name}_{count}", count + 1
+        self._late.add(unique)
+        self._declare(unique, Bounds(lower, upper))
+        return self._vars[unique]
+
+    @property
+    def variables(self) -> Mapping[str, tirx.Var]:
+        """The variables of all dimensions up to now, by name."""
+        return self._vars
+
+    @contextmanager
+    def scope(self) -> Iterator[list[Constraint]]:
+        """What is assumed in it holds in it only; gives the list of its constraints."""
+        constraints, assumed = self.constraints, self._assumed
+        self.constraints, self._assumed = [], dict(assumed)
+        try:
+            yield self.constraints
+        finally:
+            self.constraints, self._assumed = constraints, assumed
+
     def _declare(self, name: str, given: Bounds) -> None:
         lower, upper = given.lower, given.upper
         if (name, "upper") in self._implied:
             most, reason = self._implied[name, "upper"]
-            if upper is not None and upper > most:
+            if upper is not None and upper > most and name not in self._late:
                 raise ConfigError(
                     f"dimension {name}: {upper} was asked for, the model takes at most {most}: "
                     f"{reason}"
                 )
-            upper = most
+            upper = most if upper is None else min(upper, most)
         if (name, "lower") in self._implied:
             least, reason = self._implied[name, "lower"]
             if upper is not None and least > upper:
@@ -118,7 +144,7 @@ class Symbols:
             )
 
     def symbolic_dims(self) -> tuple[Dim, ...]:
-        return tuple(self.dims[name] for name in self._vars)
+        return tuple(self.dims[name] for name in self._vars if name not in self._late)
 
     # -- arithmetic ------------------------------------------------------------------------
 

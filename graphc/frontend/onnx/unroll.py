@@ -1,29 +1,30 @@
-"""If, Loop and Scan whose course is known while importing: a branch chosen, iterations written out.
+"""If, Loop and Scan: a branch chosen and iterations written out where the course is known.
 
-What depends on the values of inputs is refused, with the reason.
+What depends on the values of inputs, or takes too many iterations, is control flow of the compiled
+model (control.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import GraphProto
 from tvm.relax import op
 
+from graphc.frontend.onnx import control
 from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.control import Course, Run
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.ops.slice import sliced
 from graphc.frontend.onnx.values import KnownValue, Value
 from graphc.frontend.onnx.writer import Writer
+from graphc.ir import Expr
 
 OPERATORS = frozenset({("If", 1), ("Loop", 1), ("Scan", 9)})
 """Operators of ONNX's own domain and the first versions that are read here."""
 
 MOST_ITERATIONS = 256
-
-Run = Callable[[GraphProto, Mapping[str, "Value | None"], str], "list[Value]"]
-"""Converts a subgraph with its inputs given, its nodes named with a prefix; its outputs."""
 
 
 def reads(op_type: str, version: int) -> bool:
@@ -34,7 +35,7 @@ def reads(op_type: str, version: int) -> bool:
 def unroll(context: Context, node: Node, run: Run) -> list[Value]:
     """The results of an If, a Loop or a Scan."""
     if node.op_type == "If":
-        return _branch(node, run)
+        return _branch(context, node, run)
     return _loop(context, node, run) if node.op_type == "Loop" else _scan(context, node, run)
 
 
@@ -45,13 +46,19 @@ def _graph(node: Node, name: str) -> GraphProto:
     return graph
 
 
-def _branch(node: Node, run: Run) -> list[Value]:
-    taken = _truth(node, node.input(0), "its condition")
-    graph = _graph(node, "then_branch" if taken else "else_branch")
-    results = run(graph, {}, "")
+def _branch(context: Context, node: Node, run: Run) -> list[Value]:
+    condition = node.input(0)
+    graphs = _graph(node, "then_branch"), _graph(node, "else_branch")
+    if not _is_known(condition):
+        return control.branch(context, node, graphs, run)
+    results = run(graphs[0] if _truth(node, condition, "its condition") else graphs[1], {}, "")
     if len(results) < len(node.outputs):
         raise node.error(f"its branch makes {len(results)} values, not {len(node.outputs)}")
     return results
+
+
+def _is_known(value: Value | None) -> bool:
+    return isinstance(value, KnownValue) and not value.symbolic
 
 
 def _truth(node: Node, value: Value, what: str) -> bool:
@@ -70,21 +77,27 @@ def _loop(context: Context, node: Node, run: Run) -> list[Value]:
     stacked = len(body.output) - 1 - len(states)
     if len(body.input) != 2 + len(states) or stacked < 0:
         raise node.error(f"its body does not fit {len(states)} values carried along")
-    count: int | None = None
-    if limit is not None:
-        numbers = context.fixed_ints(node, 0)
-        if len(numbers) != 1:
-            raise node.error(f"its trip count has {len(numbers)} elements, it must have one")
-        count = numbers[0]
+    names = [info.name for info in body.input]
+
+    def iteration(step: Expr, running: Value, carried: Sequence[Value], at: str) -> list[Value]:
+        number = control.step_number(step, f"{node.outputs[0]}.step")
+        return run(body, dict(zip(names, [number, running, *carried], strict=True)), at)
+
+    if not _is_written_out(context, limit, given, states, iteration):
+        course = Course(control.trips(context, node, limit), given)
+        going: Value = KnownValue("", "bool", np.array(True))
+        return control.loop(
+            context, node, course, states, stacked,
+            lambda step, carried: iteration(step, going, carried, ""),
+        )  # fmt: skip
+    count = None if limit is None else _count(limit)
     running: Value = given or KnownValue("", "bool", np.array(True))
     parts: list[list[Value]] = [[] for _ in range(stacked)]
     step = 0
     while (count is None or step < count) and _truth(node, running, "its condition"):
         if step >= MOST_ITERATIONS:
             raise node.unsupported(f"more than {MOST_ITERATIONS} iterations are not written out")
-        at = KnownValue(f"{node.outputs[0]}.step", "int64", np.array(step, "int64"))
-        names = [info.name for info in body.input]
-        results = run(body, dict(zip(names, [at, running, *states], strict=True)), f"{step}: ")
+        results = iteration(step, running, states, f"{step}: ")
         # A condition that nobody reads need not be known.
         running = results[0] if count is None or step + 1 < count else running
         states = results[1 : 1 + len(states)]
@@ -92,6 +105,34 @@ def _loop(context: Context, node: Node, run: Run) -> list[Value]:
             part.append(value)
         step += 1
     return [*states, *(_stack(context, node, part, 0) for part in parts)]
+
+
+def _count(limit: Value) -> int | None:
+    """A trip count that is known."""
+    if not isinstance(limit, KnownValue) or limit.data.size != 1:
+        return None
+    count = limit.data.reshape(()).item()
+    return count if isinstance(count, int) else None
+
+
+def _is_written_out(
+    context: Context,
+    limit: Value | None,
+    given: Value | None,
+    states: Sequence[Value],
+    iteration: Callable[[Expr, Value, Sequence[Value], str], list[Value]],
+) -> bool:
+    """Whether a loop's course is known: its count, and the condition after the first iteration."""
+    count = None if limit is None else _count(limit)
+    if (given is not None and not _is_known(given)) or (limit is not None and count is None):
+        return False
+    if count is not None and not 0 < count <= MOST_ITERATIONS:
+        return False
+    running = given or KnownValue("", "bool", np.array(True))
+    if not isinstance(running, KnownValue) or not running.data.all():
+        return False
+    with context.region():  # an import for the condition's sake
+        return _is_known(iteration(0, running, states, "first: ")[0])
 
 
 def _scan(context: Context, node: Node, run: Run) -> list[Value]:
@@ -112,20 +153,28 @@ def _scan(context: Context, node: Node, run: Run) -> list[Value]:
         )
     ]  # fmt: skip
     backwards = _list(node, "scan_input_directions", count)
-    lengths = {value.shape[axis] for axis, value in zip(axes, scanned, strict=True)}
-    length = lengths.pop()
-    if lengths or not isinstance(length, int):
-        raise node.unsupported("a scan over different or unknown lengths is not written out")
-    if not 1 <= length <= MOST_ITERATIONS:
-        raise node.unsupported(f"a scan of {length} steps: 1 to {MOST_ITERATIONS} are written out")
-    parts: list[list[Value]] = [[] for _ in range(stacked)]
-    for step in range(length):
+    length = scanned[0].shape[axes[0]]
+    for value, axis in zip(scanned, axes, strict=True):
+        length = context.symbols.unify(length, value.shape[axis], f"{node.label} scans together")
+    names = [info.name for info in body.input]
+
+    def iteration(step: Expr, carried: Sequence[Value], at: str) -> list[Value]:
         slices = [
             _slice(context, node, value, axis, length - 1 - step if turned else step)
             for value, axis, turned in zip(scanned, axes, backwards, strict=True)
         ]
-        names = [info.name for info in body.input]
-        results = run(body, dict(zip(names, [*states, *slices], strict=True)), f"{step}: ")
+        return run(body, dict(zip(names, [*carried, *slices], strict=True)), at)
+
+    if not isinstance(length, int) or not 1 <= length <= MOST_ITERATIONS:
+        going: Value = KnownValue("", "bool", np.array(True))
+        results = control.loop(
+            context, node, Course(length, None), states, stacked,
+            lambda step, values: [going, *iteration(step, values, "")],
+        )  # fmt: skip
+        return [*results[:carried], *_arranged(context, node, results[carried:])]
+    parts: list[list[Value]] = [[] for _ in range(stacked)]
+    for step in range(length):
+        results = iteration(step, states, f"{step}: ")
         states = results[:carried]
         for part, value in zip(parts, results[carried:], strict=True):
             part.append(value)
@@ -139,6 +188,20 @@ def _scan(context: Context, node: Node, run: Run) -> list[Value]:
     return [*states, *results]
 
 
+def _arranged(context: Context, node: Node, stacks: Sequence[Value]) -> list[Value]:
+    """Scan outputs stacked along axis 0 in order, as their axes and directions say."""
+    w, results = Writer(context, node), []
+    for stack, axis, turned in zip(
+        stacks, _list(node, "scan_output_axes", len(stacks)),
+        _list(node, "scan_output_directions", len(stacks)), strict=True,
+    ):  # fmt: skip
+        value = w(lambda x: op.flip(x, 0), stack) if turned else stack
+        place = node.axis(axis, value.rank)
+        order = [*range(1, place + 1), 0, *range(place + 1, value.rank)]
+        results.append(w.transpose(value, order) if place else value)
+    return results
+
+
 def _list(node: Node, name: str, count: int) -> Sequence[int]:
     values = node.integers(name, (0,) * count)
     if len(values) != count:
@@ -146,10 +209,10 @@ def _list(node: Node, name: str, count: int) -> Sequence[int]:
     return values
 
 
-def _slice(context: Context, node: Node, value: Value, axis: int, at: int) -> Value:
+def _slice(context: Context, node: Node, value: Value, axis: int, at: Expr) -> Value:
     name = f"{value.name}.{at}"
     shape = [*value.shape[:axis], *value.shape[axis + 1 :]]
-    if isinstance(value, KnownValue) and not value.symbolic:
+    if isinstance(value, KnownValue) and not value.symbolic and isinstance(at, int):
         return KnownValue(name, value.dtype, np.take(value.data, at, axis))
     cut = sliced(context, value, {axis: (at, 1, 1)}, f"{name}.cut")
     return context.reshape(cut, shape, name)

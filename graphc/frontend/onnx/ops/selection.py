@@ -1,10 +1,9 @@
-"""TopK, Hardmax, ReverseSequence, CumProd and Compress."""
+"""TopK, Hardmax, ReverseSequence and CumProd."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.relax import op
 
@@ -23,7 +22,7 @@ from graphc.frontend.onnx.loops import (
 )
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.table import Operator, Result, Table
-from graphc.frontend.onnx.values import FLOATS, KnownValue, Value
+from graphc.frontend.onnx.values import FLOATS, Value
 from graphc.frontend.onnx.writer import Writer
 from graphc.ir import Expr
 
@@ -169,35 +168,9 @@ def _cumulative_product(context: Context, node: Node) -> Result:
     )
 
 
-def _compress(context: Context, node: Node) -> Result:
-    """The slices whose condition is true; the condition must be known."""
-    value, condition = node.input(0), node.input(1)
-    node.need_bool(condition)
-    if not isinstance(condition, KnownValue) or condition.symbolic:
-        raise node.unsupported("a condition that depends on the inputs sets a length")
-    w = Writer(context, node)
-    axis = 0
-    if node.has("axis"):
-        axis = node.axis(node.integer("axis"), value.rank)
-    else:
-        value = w.reshape(value, [context.symbols.product(value.shape)])
-    kept = np.flatnonzero(condition.data)
-    if kept.size:
-        context.symbols.require_at_most(
-            int(kept[-1]) + 1, value.shape[axis], f"{node.label} keeps elements"
-        )
-    if isinstance(value, KnownValue):
-        return KnownValue(node.outputs[0], value.dtype, np.take(value.data, kept, axis))
-    places = KnownValue(f"{node.outputs[0]}.places", "int64", kept.astype("int64"))
-    shape = [*value.shape[:axis], int(kept.size), *value.shape[axis + 1 :]]
-    call = op.take(context.expr(value), context.expr(places), axis=axis, mode="fast")
-    return context.emit(call, node.outputs[0], shape)
-
-
 TABLE: Table = {
     ("", "TopK", 1): Operator(_top_k),
     ("", "Hardmax", 1): Operator(_hardmax),
     ("", "ReverseSequence", 10): Operator(_reverse_sequence),
     ("", "CumProd", 26): Operator(_cumulative_product),
-    ("", "Compress", 9): Operator(_compress),
 }
