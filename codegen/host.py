@@ -329,7 +329,8 @@ class _Function:
     def _bind(self, stage: int) -> list[str]:
         """The function that computes the shapes and scalars of a stage."""
         lines = [f"static int {self.prefix}_bind{stage}(gc_frame *f) {{"]
-        constraints = (self.plan.signature, *self.plan.stages)[stage].constraints
+        of_inputs = self.plan.signature.constraints
+        constraints = self.plan.stages[stage - 1].constraints if stage else of_inputs
         known = {dim.name for dim in self._dims() if self.plan.stage_of_dims()[dim.name] <= stage}
         lines += [
             f"  const int64_t {self.names[dim.name]} = f->dims[{i}];"

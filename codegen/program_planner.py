@@ -34,7 +34,7 @@ from graphc.codegen.plan import (
     Store,
 )
 from graphc.codegen.planner import Planner
-from graphc.ir import Constraint, Dim, Model
+from graphc.ir import Constraint, Dim, Expr, Model
 
 
 def plan_program(model: Model, name: str) -> FunctionPlan:
@@ -88,7 +88,7 @@ class _ProgramPlanner(Planner):
         targets: list[int] = []
         for block, extents in zip(step.blocks, step.extents, strict=True):
 
-            def path(block: flow.Block = block, extents: tuple = extents) -> None:
+            def path(block: flow.Block = block, extents: tuple[Expr, ...] = extents) -> None:
                 nonlocal stage
                 results = self._block(block)
                 if late:
@@ -162,7 +162,7 @@ class _ProgramPlanner(Planner):
         steps, self.steps = tuple(self.steps), around
         return steps
 
-    def _assign(self, dims: tuple[Dim, ...], extents: Iterable[flow.Expr], where: str) -> None:
+    def _assign(self, dims: tuple[Dim, ...], extents: Iterable[Expr], where: str) -> None:
         if dims:
             self.steps.append(Assign(dims, tuple(extents), where))
 
