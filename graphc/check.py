@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm import tirx
+from tvm import relax, tirx
 
 from graphc import frontend
 from graphc.codegen import flops
@@ -43,7 +43,8 @@ class Kernels:
 class Report:
     """`signature` and what follows are None when there are blockers.
 
-    `work` is the record of the contractions' multiply-adds (see codegen/flops.py).
+    `work` is the record of the contractions' multiply-adds (see codegen/flops.py). With control
+    flow, structure and work are those of the longest straight piece.
     """
 
     source: str
@@ -97,15 +98,20 @@ def check(source: str | Path, *, target: str = "host", dims: Dims | None = None)
     except ModelError as error:
         return Report(str(source), blockers_of(error))
     model = pipeline.run((quantized_products,), pipeline.graph(model, device))
+    longest = max(model.signatures, key=lambda name: _length(model.mod[name]))
     return Report(
         str(source),
         (),
-        model.signatures["main"],
+        model.exported["main"],
         model.statistics,
-        structure(model),
-        flops.count(model).record(),
+        structure(model, longest),
+        flops.count(model, longest).record(),
         _kernels(model, target),
     )
+
+
+def _length(function: relax.Function) -> int:
+    return sum(len(block.bindings) for block in function.body.blocks)
 
 
 def _kernels(model: Model, target: str) -> Kernels:
