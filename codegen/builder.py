@@ -25,6 +25,9 @@ from graphc.codegen.math import vectorisable
 # Below this many elements the cost of waking a thread exceeds the work.
 SERIAL_ELEMENTS = 1 << 13
 
+# A line of the cache holds so many floats on every device so far.
+LINE_FLOATS = 16
+
 
 def const(value: int) -> Any:
     """An int64 constant: every index in generated code is int64."""
@@ -179,11 +182,11 @@ def store(buffer: Any, indices: Sequence[Any], value: Any) -> None:
     T.buffer_store(buffer, vectorisable(value), list(indices))
 
 
-def prefetch(buffer: Any, indices: Sequence[Any]) -> None:
-    """Asks for the cache line of an element, which is read soon; any address will do."""
-    place = tirx.address_of(load(buffer, indices))
-    read, keep, data = (tirx.IntImm("int32", n) for n in (0, 3, 1))
-    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", place, read, keep, data))
+def prefetch(buffer: Any, indices: Sequence[Any], level: int = 1) -> None:
+    """Asks for the line of buffer[indices] in the cache of that level; any address is allowed."""
+    address = tirx.address_of(tirx.BufferLoad(buffer, list(indices)))
+    read, locality, data = (tirx.const(n, "int32") for n in (0, 4 - level, 1))
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, read, locality, data))
 
 
 def fresh_buffers(types: Sequence[Any], names: Sequence[str]) -> list[Any]:

@@ -68,6 +68,18 @@ class Rows:
         with tir.serial(rows) as i:
             tir.lanes_over(columns, lanes, lambda at, width: write(i, at, width))
 
+    def prefetch(self, row: Any, rows: int, first: Any, columns: int) -> None:
+        """Asks for the lines of C, and of operands like it, that the epilogue will touch.
+
+        They lie far apart, one row in each page: waiting for them would hold up the next block.
+        """
+        for view in self._views.values():
+            if tir.static(view.shape[-1] - self.root.spatial_extents[-1]) != 0:
+                continue
+            for i in range(rows):
+                for line in range(0, columns, tir.LINE_FLOATS):
+                    tir.prefetch(view, [row + tir.const(i), first + tir.const(line)])
+
     def _has_rows(self, buffer: Any) -> bool:
         """The buffer's leading dimensions are the product's: it can be seen as [M, last]."""
         shape = getattr(buffer.ty, "shape", None)
