@@ -22,6 +22,11 @@ def pack_int8(packing: Packing, call: relax.Call) -> relax.Expr | None:
         return None
     if weight.ty.ndim != 2 or a.ty.ndim < 2:
         return None
+    return product(packing, a, weight)
+
+
+def product(packing: Packing, a: Any, weight: Any) -> relax.Call:
+    """uint8 a [.., K] times an int8 weight [K, N], packed for the GEMM template."""
     depth, width = (int(n) for n in weight.ty.shape)
     columns = gemm_int8.default_decisions(packing.target).columns
     packed = packing.packed_weight(

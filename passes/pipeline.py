@@ -22,6 +22,7 @@ from graphc.passes.recognise_attention import recognise_attention
 from graphc.passes.recognise_gelu import recognise_gelu
 from graphc.passes.recognise_integer_products import recognise_integer_products
 from graphc.passes.recognise_layer_norm import recognise_layer_norm
+from graphc.passes.recognise_quantized_weights import recognise_quantized_weights
 from graphc.passes.recognise_rms_norm import recognise_rms_norm
 from graphc.passes.recognise_softmax import recognise_softmax
 from graphc.passes.report import Report
@@ -32,6 +33,7 @@ Pass: TypeAlias = Callable[[Model, Report], Model]
 
 GRAPH_PASSES: tuple[Pass, ...] = (
     recognise_integer_products,  # before their weights are folded into floats
+    recognise_quantized_weights,
     fold_constants,
     simplify,
     merge_duplicates,  # before the recognisers: they take a value that occurs twice for one
