@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax import op
 
 from graphc.errors import ModelError
-from graphc.frontend.onnx import narrow
+from graphc.frontend.onnx import narrow, points
+from graphc.frontend.onnx.extents import identical, scalar, shape_of, variables
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.regions import Point, Region
 from graphc.frontend.onnx.symbols import MAX_ELEMENTS, Symbols, same
@@ -98,7 +98,7 @@ class Context:
         else:
             shape = tuple(shape)
         self._check_count(shape, where or name)
-        if found is None or not _identical(found, shape):
+        if found is None or not identical(found, shape):
             self._check_cast(found, shape, where or name)
             var = self.builder.emit(var, f"{name}.unshaped")
             var = self.builder.match_cast(var, relax.TensorType(shape, dtype), name)
@@ -252,7 +252,7 @@ class Context:
 
     def reshape(self, value: Value, shape: Sequence[Expr], name: str) -> Value:
         """The value in another shape of as many elements."""
-        if _identical(value.shape, shape):
+        if identical(value.shape, shape):
             return value
         if isinstance(value, KnownValue) and all(isinstance(extent, int) for extent in shape):
             return replace(value, name=name, data=value.data.reshape([int(e) for e in shape]))
@@ -313,7 +313,7 @@ class Context:
     ) -> Value:
         """The value spread to `shape`; itself when it has that shape."""
         shape = tuple(shape)
-        if _identical(value.shape, shape):
+        if identical(value.shape, shape):
             return value
         expr = self.aligned(node.label if node else name, value, shape)
         return self.emit(op.broadcast_to(expr, shape), name, shape)
@@ -321,23 +321,40 @@ class Context:
     # -- known integers --------------------------------------------------------------------
 
     def known_ints(self, node: Node, index: int) -> list[Expr]:
-        """Input `index`, a list of integers that may depend on dimensions but not on data."""
+        """Input `index`, a list of integers; those that a run computes become dimensions."""
         value = node.input(index)
         node.need_integer(value)
         node.need_rank(value, 0, 1)
         if not isinstance(value, KnownValue):
-            raise node.unsupported(
-                f"input {index} ({value.name!r}) sets a shape and depends on the values of the "
-                "inputs: export the model so that shapes depend on shapes only"
-            )
+            return self.measured(node, value)
         if value.data.size > FOLD_LIMIT:
             raise node.error(f"input {index} has {value.data.size} elements")
         if any(isinstance(element, Ratio) for element in value.data.flat):
             raise node.unsupported(f"input {index} is a shape that is not a whole number")
         return [e if isinstance(e, tirx.Expr) else int(e) for e in value.data.flat]
 
+    def measured(
+        self, node: Node, value: Value, least: int = 0, most: int | None = None, name: str = ""
+    ) -> list[Expr]:
+        """Integers that a run computes, as dimensions that become known then.
+
+        A run whose integers are not in [least, most] fails, saying so.
+        """
+        count = self.symbols.product(value.shape)
+        if not isinstance(count, int):
+            raise node.unsupported(
+                f"{value.name!r} sets a shape of an unknown number of dimensions"
+            )
+        if value.dtype != "int64":
+            value = self.emit(op.astype(self.expr(value), "int64"), f"{value.name}.int64")
+        label = name or value.name
+        names = [f"{label}.{axis}" for axis in range(count)] if count > 1 else [label]
+        return points.measure(self, value, names, [(least, most)] * count, node.label)
+
     def fixed_ints(self, node: Node, index: int) -> list[int]:
         """Input `index`, a list of integers that depend on nothing."""
+        if not isinstance(node.input(index), KnownValue):
+            raise node.unsupported(f"input {index} must not depend on the values of the inputs")
         values = self.known_ints(node, index)
         fixed = [value for value in values if isinstance(value, int)]
         if len(fixed) != len(values):
@@ -418,35 +435,3 @@ class Context:
         negative = self.builder.emit(op.less(indices, zero))
         moved = self.builder.emit(op.add(indices, size))
         return self.builder.emit(op.where(negative, moved, indices), f"{value.name}.wrapped")
-
-
-def variables(exprs: Sequence[Expr]) -> list[tirx.Var]:
-    """The dimensions in some expressions, in order of appearance."""
-    found: dict[tirx.Var, None] = {}
-    for expr in exprs:
-        if isinstance(expr, tirx.Expr):
-            tvm_ffi.structural_walk(expr, (tirx.Var, found.setdefault), order="post")
-    return list(found)
-
-
-def scalar(extent: Expr, dtype: str = "int64") -> KnownValue:
-    """A dimension as a 0-d value."""
-    if isinstance(extent, int):
-        return KnownValue("", dtype, np.array(extent, dtype))
-    data = np.empty((), object)
-    data[()] = extent
-    return KnownValue(str(extent), dtype, data)
-
-
-def shape_of(var: relax.Var) -> list[Expr] | None:
-    """The shape that Relax inferred, numbers as Python ints."""
-    if not isinstance(var.ty, relax.TensorType) or var.ty.shape is None:
-        return None
-    values = getattr(var.ty.shape, "values", None)
-    if values is None:
-        return None
-    return [int(v.value) if isinstance(v, tirx.IntImm) else v for v in values]
-
-
-def _identical(found: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    return len(found) == len(shape) and all(same(a, b) for a, b in zip(found, shape, strict=True))

@@ -13,7 +13,8 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax, tirx
 
-from graphc.frontend.onnx.context import Context, scalar, variables
+from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import scalar, variables
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.points import bound, captured, emit_point, measure
 from graphc.frontend.onnx.regions import BranchPoint, LoopPoint, Region

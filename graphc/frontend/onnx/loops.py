@@ -14,7 +14,8 @@ from tvm import relax, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from graphc.frontend.onnx.context import Context, variables
+from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import variables
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
 

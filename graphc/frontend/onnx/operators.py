@@ -32,7 +32,9 @@ from graphc.frontend.onnx.ops import (
     signal,
     slice,
     softmax,
+    suppression,
     unary,
+    unique,
 )
 from graphc.frontend.onnx.table import Registry
 
@@ -47,6 +49,8 @@ REGISTRY = Registry(
         cast.TABLE,
         compact.TABLE,
         unary.TABLE,
+        unique.TABLE,
+        suppression.TABLE,
         binary.TABLE,
         reduce.TABLE,
         matmul.TABLE,

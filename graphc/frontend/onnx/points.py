@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 from tvm import ir, relax
 from tvm.relax import op
 
-from graphc.frontend.onnx.context import Context, variables
+from graphc.frontend.onnx.extents import variables
 from graphc.frontend.onnx.regions import FLOW, BindPoint, Point, Region
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
+
+if TYPE_CHECKING:
+    from graphc.frontend.onnx.context import Context
 
 _TYPES = (relax.TensorType, relax.TupleType, relax.ShapeType)
 

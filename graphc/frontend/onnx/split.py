@@ -17,7 +17,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from graphc import flow
-from graphc.frontend.onnx.context import variables
+from graphc.frontend.onnx.extents import variables
 from graphc.frontend.onnx.points import dims_of_type, reads
 from graphc.frontend.onnx.regions import (
     FLOW,

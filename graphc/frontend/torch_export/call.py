@@ -17,9 +17,9 @@ from tvm import relax
 from graphc.errors import ModelError, UnsupportedError
 from graphc.frontend.onnx.apply import made
 from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import known
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.operators import REGISTRY
-from graphc.frontend.onnx.ops.shape import known
 from graphc.frontend.onnx.values import DTYPES, KnownValue, TensorValue, Value, numpy_dtype
 from graphc.frontend.torch_export.expressions import Expressions
 from graphc.ir import Expr

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tvm import relax
 from tvm.relax import op
 
-from graphc.frontend.onnx.context import scalar
 from graphc.frontend.onnx.contrib.formula import Formula
+from graphc.frontend.onnx.extents import scalar
 from graphc.frontend.onnx.symbols import same
 from graphc.ir import Expr
 

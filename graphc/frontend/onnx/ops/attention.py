@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tvm.relax import op
 
-from graphc.frontend.onnx.context import Context, scalar
+from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import scalar
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.symbols import same
 from graphc.frontend.onnx.table import Operator, Result, Table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import tirx
@@ -19,8 +20,10 @@ from graphc.frontend.onnx.values import (
     KnownValue,
     Ratio,
     TensorValue,
+    Value,
     dtype_name,
 )
+from graphc.frontend.onnx.writer import Writer
 from graphc.ir import Expr
 
 
@@ -28,13 +31,11 @@ def _range(context: Context, node: Node) -> Result:
     values = [node.input(index) for index in range(3)]
     dtype = node.same_dtype(*values)
     node.need_number(values[0])
+    if not all(isinstance(value, KnownValue) for value in values):
+        return _measured_range(context, node, values, dtype)
     scalars = []
     for index, value in enumerate(values):
-        if not isinstance(value, KnownValue):
-            raise node.unsupported(
-                f"input {index} ({value.name!r}) sets a length and depends on the values of the "
-                "inputs"
-            )
+        assert isinstance(value, KnownValue)
         if value.data.size != 1:
             raise node.error(f"input {index} has {value.data.size} elements, it must have one")
         scalars.append(value.data.reshape(()).item())
@@ -46,6 +47,23 @@ def _range(context: Context, node: Node) -> Result:
     if any(isinstance(scalar, tirx.Expr) for scalar in scalars):
         return _symbolic_range(context, node, start, limit, step, dtype)
     return _fixed_range(context, node, start, limit, step, dtype)
+
+
+def _measured_range(context: Context, node: Node, values: Sequence[Value], dtype: str) -> Result:
+    """A range whose length a run computes."""
+    w, name = Writer(context, node), node.outputs[0]
+    start, limit, step = (w.reshape(value, []) for value in values)
+    exact = "float64" if dtype in FLOATS else "int64"
+    first, last, by = (w.cast(value, exact) for value in (start, limit, step))
+    by = w.where(w(op.equal, by, 0), w.full(1, exact), by)  # no division by zero
+    span = w(op.subtract, last, first)
+    if exact == "int64":  # rounded up
+        count: Value = w(op.negative, w(op.floor_divide, w(op.negative, span), by))
+    else:
+        count = w.cast(w(op.ceil, w(op.divide, span, by)), "int64")
+    (length,) = context.measured(node, w(op.maximum, count, 0), name=f"{name}.length")
+    places = w.cast(w.arange(length), dtype)
+    return w.binary(op.add, w.binary(op.multiply, places, step), start)
 
 
 def _whole(node: Node, scalar: object) -> Expr:
@@ -153,7 +171,11 @@ def _trilu(context: Context, node: Node) -> Result:
     node.need_rank(value, 2)
     k: Expr = 0
     if node.optional(1) is not None:
-        given = context.known_ints(node, 1)
+        offset = node.input(1)
+        if isinstance(offset, KnownValue):
+            given = context.known_ints(node, 1)
+        else:
+            given = context.measured(node, offset, -(2**40), 2**40)
         if len(given) != 1:
             raise node.error(f"k has {len(given)} elements, it must have one")
         k = given[0]

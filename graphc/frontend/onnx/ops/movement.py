@@ -8,11 +8,13 @@ import numpy as np
 from tvm.relax import op
 
 from graphc.frontend.onnx.context import FOLD_LIMIT, Context
+from graphc.frontend.onnx.extents import known
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.ops.slice import sliced
 from graphc.frontend.onnx.symbols import same
 from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import Interval, KnownValue, TensorValue, Value
+from graphc.frontend.onnx.writer import Writer
 from graphc.ir import Expr
 
 
@@ -43,7 +45,19 @@ def _fold_transpose(
 
 def _expand(context: Context, node: Node) -> Result:
     value = node.input(0)
-    target = context.known_ints(node, 1)
+    given = node.input(1)
+    if isinstance(given, KnownValue):
+        target = context.known_ints(node, 1)
+    else:  # 1 leaves a dimension as it is
+        w, rank = Writer(context, node), len(value.shape)
+        count = given.shape[0]
+        if not isinstance(count, int):
+            raise node.unsupported("its result has an unknown number of dimensions")
+        whole = [1] * max(count - rank, 0) + list(value.shape)[max(rank - count, 0) :]
+        kept = known(whole, f"{node.outputs[0]}.kept")
+        wide = w.cast(given, "int64")
+        wide = w.where(w(op.equal, wide, 1), kept, wide)
+        target = context.measured(node, wide, name=f"{node.outputs[0]}.shape")
     shape = context.broadcast_shape(node, value.shape, _positive(node, target))
     return context.broadcast_to(value, shape, node.outputs[0], node)
 

@@ -10,7 +10,8 @@ import numpy as np
 from tvm import te, tirx
 from tvm.relax import op
 
-from graphc.frontend.onnx.context import Context, scalar
+from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import scalar
 from graphc.frontend.onnx.loops import cell, emit_loops, get, load, loop, nest, number, put, store
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.table import Operator, Result, Table

@@ -8,10 +8,12 @@ import numpy as np
 from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import known
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.symbols import same
 from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import KnownValue, Value
+from graphc.frontend.onnx.writer import Writer
 from graphc.ir import Expr
 
 
@@ -22,15 +24,6 @@ def _shape(context: Context, node: Node) -> Result:
     start = min(max(start + rank if start < 0 else start, 0), rank)
     end = min(max(end + rank if end < 0 else end, 0), rank)
     return known(value.shape[start:end], node.outputs[0])
-
-
-def known(extents: Sequence[Expr], name: str) -> KnownValue:
-    """Dimensions as an int64 vector."""
-    if all(isinstance(extent, int) for extent in extents):
-        return KnownValue(name, "int64", np.array(extents, "int64"))
-    data = np.empty(len(extents), object)
-    data[:] = extents
-    return KnownValue(name, "int64", data)
 
 
 def _size(context: Context, node: Node) -> Result:
@@ -64,8 +57,12 @@ def reshaped(context: Context, node: Node, value: Value, target: Sequence[Expr])
 
 def _target(context: Context, node: Node, shape: Sequence[Expr]) -> list[Expr]:
     """The new shape, with 0 (copy) and -1 (what is left) resolved."""
-    target = context.known_ints(node, 1)
     zero_is_zero = bool(node.integer("allowzero", 0))
+    given = node.input(1)
+    if not isinstance(given, KnownValue):
+        resolved = _resolved(context, node, shape, given, zero_is_zero)
+        return context.measured(node, resolved, name=f"{node.outputs[0]}.shape")
+    target = context.known_ints(node, 1)
     free: int | None = None
     for axis, extent in enumerate(target):
         if same(extent, 0) and not zero_is_zero:
@@ -81,6 +78,27 @@ def _target(context: Context, node: Node, shape: Sequence[Expr]) -> list[Expr]:
     if free is not None:
         target[free] = _left(context, node, shape, target[:free] + target[free + 1 :])
     return target
+
+
+def _resolved(
+    context: Context, node: Node, shape: Sequence[Expr], given: Value, zero_is_zero: bool
+) -> Value:
+    """A new shape that a run computes, with 0 and -1 resolved in the run."""
+    node.need_rank(given, 1, 1)
+    rank = given.shape[0]
+    if not isinstance(rank, int):
+        raise node.unsupported("its result has an unknown number of dimensions")
+    w = Writer(context, node)
+    target = w.cast(given, "int64")
+    if not zero_is_zero:
+        copied = known([*shape[:rank], *[0] * (rank - len(shape))], f"{node.outputs[0]}.copied")
+        target = w.where(w(op.equal, target, 0), copied, target)
+    free = w(op.equal, target, -1)
+    one = w.full(1, "int64")
+    others = w(op.prod, w.where(free, one, target), axis=[0], keepdims=True)
+    total = known([context.symbols.product(list(shape))], f"{node.outputs[0]}.total")
+    left = w.binary(op.floor_divide, total, w(op.maximum, others, 1))
+    return w.where(free, left, target)
 
 
 def _left(context: Context, node: Node, shape: Sequence[Expr], others: list[Expr]) -> Expr:

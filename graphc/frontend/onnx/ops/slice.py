@@ -9,10 +9,12 @@ import numpy as np
 from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
+from graphc.frontend.onnx.extents import known
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.symbols import MAX_ELEMENTS, same
 from graphc.frontend.onnx.table import Operator, Result, Table
-from graphc.frontend.onnx.values import Value
+from graphc.frontend.onnx.values import KnownValue, Value
+from graphc.frontend.onnx.writer import Writer
 from graphc.ir import Expr
 
 Cut: TypeAlias = "tuple[Expr, Expr, int]"
@@ -58,10 +60,15 @@ def _cuts(context: Context, node: Node, shape: Sequence[Expr]) -> dict[int, Cut]
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        starts, ends = context.known_ints(node, 1), context.known_ints(node, 2)
+        count = node.input(1).shape[0] if node.input(1).rank else 1
+        if not isinstance(count, int):
+            raise node.unsupported("the number of its starts is not known")
         given = node.optional(3)
-        axes = tuple(context.fixed_ints(node, 3)) if given else tuple(range(len(starts)))
-        steps = context.fixed_ints(node, 4) if node.optional(4) else [1] * len(starts)
+        axes = tuple(context.fixed_ints(node, 3)) if given else tuple(range(count))
+        steps = context.fixed_ints(node, 4) if node.optional(4) else [1] * count
+        if not all(isinstance(node.input(index), KnownValue) for index in (1, 2)):
+            return _measured(context, node, shape, node.axes(axes, len(shape)), steps)
+        starts, ends = context.known_ints(node, 1), context.known_ints(node, 2)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.error(
             f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, {len(steps)} steps"
@@ -71,6 +78,37 @@ def _cuts(context: Context, node: Node, shape: Sequence[Expr]) -> dict[int, Cut]
         for axis, start, end, step in zip(
             node.axes(axes, len(shape)), starts, ends, steps, strict=True
         )
+    }
+
+
+def _measured(
+    context: Context, node: Node, shape: Sequence[Expr], axes: Sequence[int], steps: Sequence[int]
+) -> dict[int, Cut]:
+    """Cuts whose bounds a run computes: clamped in the run, then measured."""
+    if 0 in steps or len(steps) != len(axes):
+        raise node.error(f"its steps are {list(steps)}, it has {len(axes)} axes")
+    w, name = Writer(context, node), node.outputs[0]
+    steps = [max(min(step, MAX_ELEMENTS), -MAX_ELEMENTS) for step in steps]
+    extent = known([shape[axis] for axis in axes], f"{name}.extents")
+    backward = [step < 0 for step in steps]
+    sizes = known([abs(step) for step in steps], f"{name}.steps")
+    signs = known([-1 if turned else 1 for turned in backward], f"{name}.signs")
+    low = known([-1 if turned else 0 for turned in backward], f"{name}.low")
+    last = w.binary(op.add, extent, low)
+    ends = []
+    for index, least in ((1, known([0] * len(steps), f"{name}.zero")), (2, low)):
+        given = w.reshape(w.cast(node.input(index), "int64"), [len(steps)])
+        front = w.where(w(op.less, given, 0), w.binary(op.add, given, extent), given)
+        ends.append(w.binary(op.minimum, w.binary(op.maximum, front, least), last))
+    span = w.binary(op.multiply, w.binary(op.subtract, ends[1], ends[0]), signs)
+    whole = w.binary(op.add, span, w(op.subtract, sizes, 1))
+    lengths = w(op.maximum, w.binary(op.floor_divide, whole, sizes), 0)
+    starts = w(op.maximum, ends[0], 0)
+    begins = context.measured(node, starts, name=f"{name}.start")
+    counts = context.measured(node, lengths, name=f"{name}.length")
+    return {
+        axis: (begin, count, step)
+        for axis, begin, count, step in zip(axes, begins, counts, steps, strict=True)
     }
 
 
