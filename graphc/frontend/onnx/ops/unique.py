@@ -167,7 +167,7 @@ def _group(
         store(found, [number(0)], get(groups))
 
     names = [f"{name}.{part}" for part in ("first", "inverse", "sizes", "found")]
-    shapes: list[tuple[str, Sequence[Expr]]] = [("int64", (count,))] * 3 + [("int64", (1,))]
+    shapes: list[tuple[str, Sequence[Expr]]] = [*[("int64", (count,))] * 3, ("int64", (1,))]
     made = emit_loops(context, names, [rows, order], shapes, body, "group_rows")
     return made if keeps_sorted else _as_they_come(context, name, made)
 
