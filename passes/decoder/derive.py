@@ -17,7 +17,7 @@ from graphc.ir import DecoderInfo, Model
 from graphc.passes import pipeline
 from graphc.passes.decoder import cut, recognise
 from graphc.passes.decoder.mask import Mask, fit
-from graphc.passes.decoder.positions import Probe, dependent, longest
+from graphc.passes.decoder.positions import Probe, check_independent, dependent, longest
 from graphc.passes.decoder.recognise import Site
 from graphc.passes.decoder.rewrite import Attention, Step, weight
 from graphc.passes.decoder.roles import Lane, Lanes
@@ -41,16 +41,17 @@ def derive(model: Model, max_context: int | None = None) -> Model:
     tokens = dependent(graph)
     found = recognise.sites(graph, length, tokens)
     tokens = _with_new(tokens, found)
-    limit = _limit(graph, length)
+    limit = _limit(graph, tokens, length)
     masks = {
         node: fit(graph, length, site.biases, _heads(site), limit) for node, site in found.items()
     }
-    lanes = _lanes(graph, length, found)
+    lanes = _lanes(graph, length, found, tokens)
+    check_independent(graph, tokens, length)
     attentions = {
         node: _attention(graph, site, masks[node], tokens, length, lanes)
         for node, site in found.items()
     }
-    lanes = _lanes(graph, length, found, attentions)
+    lanes = _lanes(graph, length, found, tokens, attentions)
     step = Step(graph, length, attentions, lanes)
     (logits,) = graph.outputs
     info = DecoderInfo(
@@ -76,10 +77,10 @@ def _with_new(tokens: set[Node], sites: Mapping[Node, Site]) -> set[Node]:
     return found
 
 
-def _limit(graph: Graph, length: tirx.Var) -> int | None:
+def _limit(graph: Graph, tokens: Collection[Node], length: tirx.Var) -> int | None:
     """The longest sequence, by the tables of positions and the bounds of the export."""
     (dim,) = graph.model.signatures["main"].dims
-    found = [n for n in (longest(graph, graph.nodes(), length), dim.upper) if n is not None]
+    found = [n for n in (longest(graph, tokens, length), dim.upper) if n is not None]
     return min(found, default=None)
 
 
@@ -110,6 +111,7 @@ def _lanes(
     graph: Graph,
     length: tirx.Var,
     sites: Mapping[Node, Site],
+    tokens: Collection[Node],
     attentions: Mapping[Node, Attention] | None = None,
 ) -> dict[Node, Lane | None]:
     """The lanes of everything that the step computes; raises Mixes."""
@@ -123,4 +125,4 @@ def _lanes(
         for node, site in sites.items()
     }
     step = Step(graph, length, plain, {})
-    return Lanes(graph, length, sites).find(step.reached(graph.outputs))
+    return Lanes(graph, length, sites, tokens).find(step.reached(graph.outputs))

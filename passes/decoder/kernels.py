@@ -36,31 +36,39 @@ def _nests(body: Any) -> Iterator[Any]:
 
 def _one_variable(nest: Any, lanes: dict[str, int | None]) -> bool:
     places: list[Any] = []
+    homes: list[tuple[Any, ...]] = []  # the loops around each buffer of the nest's own
+    pending: list[tuple[Any, tuple[Any, ...]]] = [(nest, ())]
     loops: list[Any] = []
-    pending = [nest]
     while pending:
-        node = pending.pop()
+        node, around = pending.pop()
         if isinstance(node, tirx.For):
             loops.append(node.loop_var)
-            pending.append(node.body)
+            pending.append((node.body, (*around, node.loop_var)))
         elif isinstance(node, tirx.SeqStmt):
-            pending.extend(node.seq)
+            pending.extend((part, around) for part in node.seq)
+        elif isinstance(node, tirx.While):
+            pending.append((node.body, around))
+            places += _places(node.condition, lanes)
         elif isinstance(node, tirx.IfThenElse):
-            pending.append(node.then_case)
-            pending.extend([node.else_case] if node.else_case is not None else [])
+            branches = [node.then_case, node.else_case]
+            pending.extend((branch, around) for branch in branches if branch is not None)
             places += _places(node.condition, lanes)
         elif isinstance(node, tirx.BufferStore):
             axis = lanes.get(node.buffer.name)
             places += [] if axis is None else [node.indices[axis]]
             for part in (node.value, *node.indices):
                 places += _places(part, lanes)
+        elif isinstance(node, tirx.AllocBuffer):
+            homes.append(around)
         else:
             return False
     if not places:
         return True
     first = places[0]
+    # A buffer from outside the loop over the tokens would carry something from one to the next.
+    is_own = all(any(first.same_as(variable) for variable in around) for around in homes)
     is_loop = any(first.same_as(variable) for variable in loops)
-    return is_loop and all(place.same_as(first) for place in places)
+    return is_own and is_loop and all(place.same_as(first) for place in places)
 
 
 def _places(expr: Any, lanes: dict[str, int | None]) -> list[Any]:

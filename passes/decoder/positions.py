@@ -5,9 +5,11 @@
     table[k : k + sequence]             ----->   table[positions + k]
     table[n - sequence : n]             ----->   table[positions + n - total]    (for `Probe` only)
     tril(x), triu(x)                    ----->   where(column - row <= k, x, 0)
+    arange(sequence, sequence + 1), sum(ones [1, sequence])     ----->   total
 
-Everything else that is made of these is emitted as it is. `Probe` evaluates such values at chosen
-positions, far ones too, without a tensor of all positions up to them.
+Everything else that is made of these is emitted as it is. The total length is not known in a step:
+`check_independent` proves of what is recomputed there that it does not matter. `Probe` evaluates
+such values at chosen positions, far ones too, without a tensor of all positions up to them.
 """
 
 from __future__ import annotations
@@ -48,8 +50,15 @@ def position_rule(graph: Graph, length: tirx.Var, positions: Any, total: int | N
 
     def rule(replay: Replay, node: Node) -> Any | None:
         if node.op == "arange":
+            if _is_total(graph, node, length):
+                return _totals(replay, node, node.expr.args[0], length, total)
             start = counted(graph, node, length)
             return None if start is None else _shifted(replay, positions, start, node.dtype)
+        if node.op == "sum" and length in free_dims(node.inputs[0]) - free_dims(node):
+            value = uniform(graph, node.inputs[0])
+            each = graph.shapes.product(node.inputs[0].shape)
+            if value is not None and free_dims(node) == set():
+                return _totals(replay, node, each * int(value), length, total)
         if node.op == "cumsum" and length in variables(node.shape[_axis(node)]):
             return _sum_of_ones(graph, replay, node, positions)
         if node.op == "strided_slice":
@@ -59,6 +68,53 @@ def position_rule(graph: Graph, length: tirx.Var, positions: Any, total: int | N
         return None
 
     return rule
+
+
+def free_dims(node: Node) -> set[Any]:
+    """The variables of a node's shape."""
+    return set().union(*(variables(extent) for extent in node.shape))
+
+
+def _is_total(graph: Graph, node: Node, length: tirx.Var) -> bool:
+    """Whether it is the one number from the length on."""
+    start, _, _ = dims_of(node.expr.args)
+    return length in variables(start) and node.static_shape == (1,)
+
+
+def _totals(
+    replay: Replay, node: Node, value: Expr, length: tirx.Var, total: int | None
+) -> Any | None:
+    """A number made of the length of the whole sequence, None where that is not known."""
+    if total is None:
+        return None
+    number = Replay(replay.builder, {length: total}).dim(value)
+    return relax.const(np.full(node.static_shape or (), number, node.dtype), node.dtype)
+
+
+def check_independent(graph: Graph, tokens: Collection[Node], length: tirx.Var) -> None:
+    """Fail if what tokens meet depends on the length of the whole sequence."""
+    border = {
+        source
+        for node in graph.nodes()
+        if node in tokens
+        for source in node.inputs
+        if source not in tokens and not source.is_constant
+    }
+    for node in sorted(border, key=lambda each: each.order):
+        ancestors = _ancestors(node, ())
+        if not any(_needs_total(graph, other, length) for other in ancestors):
+            continue
+        values = [Probe(graph, length).at(node, [0, 1, 2, 5], total=total) for total in (6, 11)]
+        if not np.array_equal(*values, equal_nan=True):
+            raise NotADecoder(f"{node.name} depends on how long the whole sequence is")
+
+
+def _needs_total(graph: Graph, node: Node, length: tirx.Var) -> bool:
+    if node.op == "arange":
+        return _is_total(graph, node, length)
+    if node.op == "strided_slice":
+        return any(not isinstance(first, int) for _, first in stretch_of(graph, node, length) or ())
+    return node.op == "sum" and length in free_dims(node.inputs[0]) - free_dims(node)
 
 
 def counted(graph: Graph, node: Node, length: tirx.Var) -> int | None:
@@ -83,30 +139,43 @@ def stretch_of(graph: Graph, node: Node, length: tirx.Var) -> list[tuple[int, Ex
         if length not in variables(node.shape[axis]):
             continue
         regular = steps is None or steps[number] == 1
-        if not regular or not graph.shapes.same(node.shape[axis], length):
+        if not regular or not _is_length(node.shape[axis], length, source.shape[axis]):
             return None
         found.append((axis % node.rank, begin[number]))
     return found or None
 
 
-def longest(graph: Graph, nodes: Sequence[Node], length: tirx.Var) -> int | None:
-    """The largest sequence that the tables of positions among the nodes have rows for."""
+def _is_length(extent: Expr, length: tirx.Var, rows: Expr) -> bool:
+    """Whether an extent is that of the tokens while a table has rows for them."""
+    samples = (1, 2, rows) if isinstance(rows, int) else (1, 2, 1000)
+    builder = relax.BlockBuilder()
+    return all(Replay(builder, {length: n}).dim(extent) == n for n in samples)
+
+
+def longest(graph: Graph, tokens: Collection[Node], length: tirx.Var) -> int | None:
+    """The largest sequence that all tables of positions have rows for; None without a table."""
     limits = []
-    for node in nodes:
+    for node in graph.nodes():
         if node.op == "strided_slice":
             for axis, first in stretch_of(graph, node, length) or ():
                 rows = node.inputs[0].shape[axis]
                 skipped = first if isinstance(first, int) else 0
                 limits += [rows - skipped] if isinstance(rows, int) else []
-        if node.op == "take" and node.inputs[0].is_constant and _counts(graph, node.inputs[1]):
+        if node.op == "take" and node.inputs[0].is_constant and node.inputs[1] not in tokens:
             rows = node.inputs[0].shape[0 if node.attrs.axis is None else int(node.attrs.axis)]
-            limits += [rows] if isinstance(rows, int) else []
+            offset = _offset(graph, node.inputs[1], length)
+            limits += [rows - offset] if isinstance(rows, int) and offset is not None else []
     return min(limits, default=None)
 
 
-def _counts(graph: Graph, index: Node) -> bool:
-    """Whether a plain index is made of positions alone, at an offset that is not looked at."""
-    return index.op == "arange"
+def _offset(graph: Graph, index: Node, length: tirx.Var) -> int | None:
+    """k if an index is positions + k."""
+    if not any(length in variables(extent) for extent in index.shape):
+        return None
+    sample = np.asarray([0, 1, 2, 5])
+    found = Probe(graph, length).at(index, list(sample)).reshape(-1)
+    shifted = found - sample if found.shape == sample.shape else np.asarray([0, 1])
+    return int(shifted[0]) if (shifted == shifted[0]).all() else None
 
 
 class Probe:
@@ -120,13 +189,17 @@ class Probe:
         node: Node,
         positions: Sequence[int],
         given: Mapping[Node, Array] | None = None,
+        total: int | None = None,
     ) -> Array:
-        """The value where the tokens' positions are these; `given` are the values of some nodes."""
+        """The value where the tokens' positions are these; `given` are the values of some nodes.
+
+        `total` is the length of the sequence, which ends with the last position by default.
+        """
         nodes = _ancestors(node, given or {})
         builder = relax.BlockBuilder()
         params = [other.var for other in nodes if other.op == "param"]
         replay = Replay(builder, {self._length: len(positions)})
-        total = max(positions) + 1
+        total = max(positions) + 1 if total is None else total
         at = relax.const(np.asarray(positions, np.int32), "int32")
         with builder.function("probe", params, attrs={"num_input": 0}):
             with builder.dataflow():

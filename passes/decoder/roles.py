@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import relax, tirx
 
 from graphc.codegen.rewrite import walk
 from graphc.ir import Expr
@@ -21,6 +21,7 @@ from graphc.passes.decoder.kernels import keeps_apart
 from graphc.passes.decoder.specialise import NotADecoder, variables
 from graphc.passes.graph import Graph
 from graphc.passes.node import Node
+from graphc.passes.shapes import dims_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,11 @@ class Mixes(NotADecoder):
 class Lanes:
     """Lanes of the nodes of one graph; `sites` are the attentions, which may mix."""
 
-    def __init__(self, graph: Graph, length: tirx.Var, sites: Collection[Node]) -> None:
-        self.graph, self._length, self._sites = graph, length, set(sites)
+    def __init__(
+        self, graph: Graph, length: tirx.Var, sites: Collection[Node], tokens: Collection[Node]
+    ) -> None:
+        self.graph, self._length = graph, length
+        self._sites, self._tokens = set(sites), tokens
         self.known: dict[Node, Lane | None] = {}
 
     def find(self, nodes: Sequence[Node]) -> dict[Node, Lane | None]:
@@ -77,17 +81,27 @@ class Lanes:
         return lane
 
     def _tuple(self, node: Node) -> Lane | None:
-        """The lane in every field of a split or of the largest values."""
+        """The lane in every field of a split or of a kernel's results."""
         lane = self.known.get(node.inputs[0])
-        if lane is not None and int(getattr(node.attrs, "axis", lane.axis)) in (
-            lane.axis,
-            lane.axis - node.inputs[0].rank,
-        ):
+        if lane is None or not isinstance(node.ty, relax.TupleType):
+            return None
+        if node.op == "call_tir":
+            axes = [self._axis(dims_of(field.shape.values)) for field in node.ty.fields]
+            if len(set(axes)) != 1 or axes[0] is None:
+                raise Mixes(node, "its results have their tokens on different axes")
+            return _kernel(self, node, axes[0], len(axes))
+        if int(getattr(node.attrs, "axis", lane.axis)) % node.inputs[0].rank == lane.axis:
             raise Mixes(node, "it works along the tokens")
         return lane
 
+    def _axis(self, shape: Sequence[Expr]) -> int | None:
+        """The axis of the tokens in a shape."""
+        axes = [axis for axis, extent in enumerate(shape) if self._length in variables(extent)]
+        return axes[0] if len(axes) == 1 else None
+
     def _check_gone(self, node: Node) -> None:
-        if any(self.known.get(source) is not None for source in node.inputs):
+        is_gone = any(self.known.get(source) is not None for source in node.inputs)
+        if is_gone and node in self._tokens:
             raise Mixes(node, "it makes one value of all tokens")
 
     def _plain(self, node: Node, axis: int) -> Lane:
@@ -253,14 +267,14 @@ def _repeated(lanes: Lanes, node: Node, axis: int) -> Lane | None:
     return lane if along is not None and int(along) % node.rank != axis else None
 
 
-def _kernel(lanes: Lanes, node: Node, axis: int) -> Lane | None:
+def _kernel(lanes: Lanes, node: Node, axis: int, results: int = 1) -> Lane | None:
     """A kernel of loops: every tensor has its tokens on one axis and is read there in step."""
     found = [lanes.of(source) for source in node.inputs]
     shapes = {(lane.outer, lane.inner) for lane in found if lane is not None}
     if len(shapes) != 1:
         return None
     axes = [None if lane is None else lane.axis for lane in found]
-    if not keeps_apart(lanes.graph.kernel(node), [*axes, axis]):
+    if not keeps_apart(lanes.graph.kernel(node), [*axes, *[axis] * results]):
         raise Mixes(node, "its kernel reads along the tokens")
     return Lane(axis, *shapes.pop())
 

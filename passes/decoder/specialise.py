@@ -68,7 +68,7 @@ def specialise(model: Model) -> Model:
                     fill = fillings.get(node.name)
                     shape = replay.shape(node)
                     replay.values[node] = tokens if fill is None else fill(builder, shape)
-            replay.run(nodes)
+            replay.run(nodes, [_extended_cache])
             result = builder.emit_output(relax.Tuple([replay.values[graph.outputs[found.logits]]]))
         builder.emit_func_output(result)
     function = builder.get()["main"]
@@ -160,6 +160,16 @@ def _dims(signature: Signature, found: _Interface) -> dict[Any, Expr]:
     if free:
         raise NotADecoder(f"dimension {free[0]} is neither the batch nor the tokens' length")
     return dims
+
+
+def _extended_cache(replay: Replay, node: Node) -> Any | None:
+    """An empty cache [b, h, 0, d] that a kernel extends by [b, s, h, d] is these [b, h, s, d]."""
+    if node.op != "call_tir" or not node.expr.args[0].name_hint.startswith("extend_cache"):
+        return None
+    past, new = node.inputs[:2]
+    if replay.shape(past)[2] != 0:
+        return None
+    return replay.emit(relax.op.permute_dims(replay.values[new], [0, 2, 1, 3]), node.name)
 
 
 def _fillings(found: _Interface, length: tirx.Var) -> Mapping[str, Any]:
