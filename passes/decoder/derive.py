@@ -46,7 +46,7 @@ def derive(model: Model, max_context: int | None = None) -> Model:
         node: fit(graph, length, site.biases, _heads(site), limit) for node, site in found.items()
     }
     lanes = _lanes(graph, length, found, tokens)
-    check_independent(graph, tokens, length)
+    check_independent(graph, lanes.keys() - found.keys(), length)
     attentions = {
         node: _attention(graph, site, masks[node], tokens, length, lanes)
         for node, site in found.items()

@@ -91,11 +91,12 @@ def _totals(
     return relax.const(np.full(node.static_shape or (), number, node.dtype), node.dtype)
 
 
-def check_independent(graph: Graph, tokens: Collection[Node], length: tirx.Var) -> None:
-    """Fail if what tokens meet depends on the length of the whole sequence."""
+def check_independent(graph: Graph, nodes: Collection[Node], length: tirx.Var) -> None:
+    """Fail if what tokens meet in these nodes depends on the length of the whole sequence."""
+    tokens = dependent(graph)
     border = {
         source
-        for node in graph.nodes()
+        for node in nodes
         if node in tokens
         for source in node.inputs
         if source not in tokens and not source.is_constant
