@@ -109,7 +109,7 @@ def check(model: Path, target: str, dims: tuple[str, ...], as_json: bool) -> Non
 @click.option(
     "--decoder",
     type=click.Choice(["auto", "off"]),
-    default="off",
+    default="auto",
     show_default=True,
     help="Give a causal language model a paged cache, or keep it as it is.",
 )

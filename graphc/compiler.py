@@ -71,7 +71,7 @@ def compile(
             quantized = _build(path, config, device, draft, stage)
             if config.verify:
                 stage("verify")
-                if quantized is None:
+                if quantized is None or quantized.decoder is not None:
                     _verify(path, config, device, draft)
                 else:
                     _verify_quantized(quantized, path, config, device, draft)
@@ -263,7 +263,13 @@ def _verify(source: Path, config: CompileConfig, device: Target, draft: artifact
     from graphc.verify import verify
 
     try:
-        report = verify(draft.path, source, threads=device.threads, tolerance=config.tolerance)
+        report = verify(
+            draft.path,
+            source,
+            threads=device.threads,
+            tolerance=config.tolerance,
+            rounds=config.quantize is not None,
+        )
     except ArtifactError as error:  # it is for another machine
         raise ConfigError(f"cannot be verified here, see --no-verify: {error}") from error
     for reason in report.refused:

@@ -59,7 +59,7 @@ class CompileConfig:
     tuning_log: Path | None = None
     max_context: int | None = None
     activations: str = "auto"
-    decoder: str = "off"
+    decoder: str = "auto"
     cache_dtype: str = "f32"
 
     def __post_init__(self) -> None:

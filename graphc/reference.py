@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,24 @@ class Refused(ModelError):
     """The reference does not run this model, or not with these inputs."""
 
 
+@dataclass(frozen=True)
+class FeedPort:
+    """An input of the reference; a dimension that is not fixed is a text."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+_NUMPY: Final = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
+}
+
+
 class Reference:
     """A session; `observe` names inner values that `run` returns too."""
 
@@ -51,6 +70,18 @@ class Reference:
             )
         except _FAULTS as error:
             raise Refused(f"{path}: onnxruntime cannot load it: {_brief(error)}") from error
+
+    @property
+    def ports(self) -> tuple[FeedPort, ...]:
+        """The inputs as the model declares them."""
+        return tuple(
+            FeedPort(
+                port.name,
+                _NUMPY.get(port.type, "int64"),
+                tuple(e if isinstance(e, int) else str(e) for e in port.shape),
+            )
+            for port in self._session.get_inputs()
+        )
 
     @property
     def outputs(self) -> list[str]:
@@ -78,6 +109,9 @@ class Eager(Protocol):
 
     kind: str
     path: Path
+
+    @property
+    def ports(self) -> tuple[FeedPort, ...]: ...
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[np.generic]]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphc.errors import InputError
-from graphc.reference import Refused
+from graphc.reference import FeedPort, Refused
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -46,6 +46,11 @@ class TorchReference:
                 self._module = exported.module()
             self._names = program.input_names(exported)
             self._spec = exported.call_spec.in_spec
+
+    @property
+    def ports(self) -> tuple[FeedPort, ...]:
+        """The inputs; of text models they are whole numbers [batch, sequence]."""
+        return tuple(FeedPort(name, "int64", ("batch", "sequence")) for name in self._names)
 
     def run(self, feeds: Arrays) -> dict[str, npt.NDArray[np.generic]]:
         """All outputs by name, as the importer names them."""

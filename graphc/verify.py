@@ -126,8 +126,12 @@ def verify(
     *,
     threads: int | None = None,
     tolerance: float | None = None,
+    rounds: bool = False,
 ) -> Report:
     """Run both and compare every output.
+
+    Of a language model all logits of some sequences are compared, stepped by chunks; `rounds` says
+    that its weights are of few bits.
 
     With `dims` or `inputs` there is one case, its missing inputs drawn at random; without them
     the cases are the edge shapes of the artifact's dimensions. Raises ModelError when the
@@ -138,6 +142,12 @@ def verify(
     """
     stepped = quantises_activations(model)
     reference = open_reference(model, threads or detect.machine().cores)
+    if artifact.read_manifest(directory).llm is not None:
+        from graphc.verify_decoder import verify_steps
+
+        return verify_steps(
+            directory, reference, threads=threads, tolerance=tolerance, rounds=stepped or rounds
+        )
     with _open(directory, threads) as loaded:
         refused: list[str] = []
         if dims or inputs:

@@ -42,7 +42,16 @@ RANKS = (
     ),
     ("passes",),
     ("codegen",),
-    ("reference", "torch_reference", "edges", "verify", "locate", "bench", "inspection"),
+    (
+        "reference",
+        "torch_reference",
+        "edges",
+        "verify",
+        "verify_decoder",
+        "locate",
+        "bench",
+        "inspection",
+    ),
     ("quality", "trial", "cache", "compiler", "check"),
     ("show", "cli_llm", "cli", "__main__"),
 )

@@ -21,6 +21,7 @@ from graphc.passes.decoder.positions import Probe, check_independent, dependent,
 from graphc.passes.decoder.recognise import Site
 from graphc.passes.decoder.rewrite import Attention, Step, weight
 from graphc.passes.decoder.roles import Lane, Lanes
+from graphc.passes.decoder.specialise import NotADecoder
 from graphc.passes.fold_constants import fold_constants
 from graphc.passes.graph import Graph
 from graphc.passes.merge_duplicates import merge_duplicates
@@ -40,6 +41,8 @@ def derive(model: Model, max_context: int | None = None) -> Model:
     assert isinstance(length, tirx.Var), length
     tokens = dependent(graph)
     found = recognise.sites(graph, length, tokens)
+    if not found:
+        raise NotADecoder("no attention pairs its tokens")
     tokens = _with_new(tokens, found)
     limit = _limit(graph, tokens, length)
     masks = {

@@ -105,8 +105,8 @@ def check_independent(graph: Graph, nodes: Collection[Node], length: tirx.Var) -
         ancestors = _ancestors(node, ())
         if not any(_needs_total(graph, other, length) for other in ancestors):
             continue
-        values = [Probe(graph, length).at(node, [0, 1, 2, 5], total=total) for total in (6, 11)]
-        if not np.array_equal(*values, equal_nan=True):
+        short, long = (Probe(graph, length).at(node, [0, 1, 2, 5], total=n) for n in (6, 11))
+        if not np.array_equal(short, long, equal_nan=True):
             raise NotADecoder(f"{node.name} depends on how long the whole sequence is")
 
 
