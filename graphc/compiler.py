@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphc.ir import Model
+    from graphc.passes.nbits_scheme import NbitsScheme
     from graphc.trial import Trial
     from graphc.verify import Case, Report
 
@@ -123,13 +124,22 @@ def _build(
     linker_is_ready = link.prepare_beside(_triple(device))  # long the first time on a machine
     stage("import tvm")  # seconds, and not needed when the cache answers: hence here
     from graphc import frontend
+    from graphc.passes.quantize import of_few_bits
 
     stage("load")
     model = _dumped("1-load", frontend.load(source, dims=config.dims, outputs=observe))
+    few_bits = of_few_bits(config.quantize)
+    plain = model
+    if few_bits is not None:
+        stage("quantize")
+        model = _few_bits(model, few_bits, config, device)
     stage("graph")
     model = _dumped("2-graph", _graph(model, device, config))
     quality = None
-    if config.quantize is not None:
+    if few_bits is not None:
+        if model.decoder is None:
+            quality = _few_bits_quality(plain, model, config, device)
+    elif config.quantize is not None:
         stage("quantize")
         model, quality = _quantize(model, config, device)
         _dumped("2-quantize", model)
@@ -201,6 +211,31 @@ def _assemble(
             llm=host.describe_decoder(model.decoder, config.cache_dtype),
         )
     )
+
+
+def _few_bits(model: Model, scheme: NbitsScheme, config: CompileConfig, device: Target) -> Model:
+    """The model as it was loaded with weights of few bits, calibrated where the method asks."""
+    from graphc import trial
+    from graphc.passes.quantize_nbits import quantize_nbits
+
+    if not scheme.gptq:
+        return quantize_nbits(model, scheme)
+    data = trial.inputs(model, config.calibration)
+    return quantize_nbits(model, scheme, _trial(config, device).run, data)
+
+
+def _few_bits_quality(
+    plain: Model, small: Model, config: CompileConfig, device: Target
+) -> Mapping[str, Any]:
+    """What weights of few bits cost, measured on the calibration's inputs."""
+    from graphc import quality, trial
+    from graphc.passes import pipeline
+
+    assert config.quantize is not None
+    data = trial.inputs(plain, config.calibration)
+    run = _trial(config, device).run
+    graph = pipeline.graph(plain, device)
+    return quality.measure(graph, small, config.quantize, run, data).record()
 
 
 def _quantize(

@@ -139,6 +139,11 @@ _QUANTISERS: Final = frozenset(
 )
 
 
+def _takes_bytes(node: onnx.NodeProto) -> bool:
+    """accuracy_level 4: products with weights of few bits take activations of 8."""
+    return any(a.name == "accuracy_level" and a.i == 4 for a in node.attribute)
+
+
 def quantises_activations(path: Path) -> bool:
     """Whether the model rounds activations to a few bits.
 
@@ -154,7 +159,7 @@ def quantises_activations(path: Path) -> bool:
     pending = list(structure(path).graph.node)
     while pending:
         node = pending.pop()
-        if node.op_type in _QUANTISERS:
+        if node.op_type in _QUANTISERS or _takes_bytes(node):
             return True
         for attribute in node.attribute:
             pending += attribute.g.node

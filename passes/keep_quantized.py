@@ -27,7 +27,8 @@ def _keep(graph: Graph, report: Report) -> None:
     for node in graph.nodes():
         if node.op != "param" or node.name not in graph.quantized:
             continue
-        stranger = next((user for user in node.users if not _suits(graph, node, user)), None)
+        transposed = graph.quantized[node.name].transposed
+        stranger = next((user for user in node.users if not suits(node, user, transposed)), None)
         if stranger is not None:
             del graph.quantized[node.name]
             report.miss(
@@ -39,13 +40,12 @@ def _keep(graph: Graph, report: Report) -> None:
         report.hit("keep_quantized")
 
 
-def _suits(graph: Graph, weight: Node, user: Node) -> bool:
+def suits(weight: Node, user: Node, transposed: bool) -> bool:
+    """Whether a user reads the weight, [N, K] if `transposed`, as kernels for few bits can."""
     if user.op == "permute_dims":
-        flipped = not graph.quantized[weight.name].transposed
         return permutation(user) == (1, 0) and all(
-            _is_product(user, reader, flipped) for reader in user.users
+            _is_product(user, reader, not transposed) for reader in user.users
         )
-    transposed = graph.quantized[weight.name].transposed
     return _is_product(weight, user, transposed) or is_gather(weight, user, transposed)
 
 

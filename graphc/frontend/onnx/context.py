@@ -26,7 +26,7 @@ from graphc.frontend.onnx.values import (
     Value,
     numpy_dtype,
 )
-from graphc.ir import Expr
+from graphc.ir import Expr, QuantizedWeight, Weights
 
 FOLD_LIMIT = 4096
 """Arrays of at most this many elements are computed while importing."""
@@ -42,6 +42,7 @@ class Context:
         self.symbols = symbols
         self.builder = relax.BlockBuilder()
         self.params: dict[str, np.ndarray] = {}
+        self.quantized: dict[str, QuantizedWeight] = {}
         self.param_vars: list[relax.Var] = []
         self.ranges: dict[str, tuple[int, int]] = {}
         self._outputs = outputs
@@ -216,6 +217,24 @@ class Context:
         self.params[unique] = data
         self.param_vars.append(var)
         return var
+
+    def quantized_param(
+        self, name: str, weight: QuantizedWeight, shape: tuple[int, int]
+    ) -> relax.Var:
+        """A weight of few bits: a float32 parameter whose value is made when it is read."""
+        self._check_count(shape, name)
+        unique, count = name or "weight", 1
+        while unique in self._names:
+            unique, count = f"{name}_{count}", count + 1
+        self._names.add(unique)
+        var = relax.Var(unique, relax.TensorType(shape, "float32"))
+        self.quantized[unique] = weight
+        self.param_vars.append(var)
+        return var
+
+    def weights(self) -> Weights:
+        """The values of all parameters."""
+        return Weights({**self.params, **{n: w.plain for n, w in self.quantized.items()}})
 
     def reserve(self, name: str) -> None:
         """Keeps `name`, an input's, from being a weight's."""

@@ -126,7 +126,8 @@ class _Attempt:
             mod["main"] = mod["main"].with_attr("num_input", len(inputs))
         return Model(
             mod=mod,
-            params=context.params,
+            params=context.weights(),
+            quantized=context.quantized,
             signatures=signatures,
             programs=programs,
             source=source,

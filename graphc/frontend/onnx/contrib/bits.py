@@ -16,11 +16,12 @@ from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.contrib.formula import DOMAIN, Formula, entry
+from graphc.frontend.onnx.contrib.packed import packed_weight
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.symbols import same
 from graphc.frontend.onnx.table import Result, Table
 from graphc.frontend.onnx.values import Value
-from graphc.ir import Expr
+from graphc.ir import Expr, QuantizedWeight
 
 WIDTHS = (2, 4, 8)
 
@@ -73,6 +74,14 @@ def _matmul_nbits(context: Context, node: Node) -> Result:
         kind = "uint8" if packed_zeros else value.dtype
         zeros = _shaped(f, zeros, (rows, extent), kind, "the zero points")
     lead = value.shape[:-1]
+    kept = _kept_packed(node, [weights, scales, zeros], (rows, inner), size, bits)
+    if kept is not None and value.dtype == "float32":
+        context.symbols.unify(value.shape[-1], inner, f"{node.label} contracts them")
+        plain = f(op.permute_dims, context.quantized_param(weights.name, kept, (rows, inner)))
+        total = f(op.matmul, context.expr(value), plain)
+        if node.optional(5) is not None:
+            total = f(op.add, total, f.fit(node.input(5), (rows,), "the bias"))
+        return total
     flat = [context.symbols.product(list(lead)), inner]
     context.symbols.unify(value.shape[-1], inner, f"{node.label} contracts them")
     x = f.value(op.reshape(context.expr(value), tuple(flat)), flat)
@@ -104,6 +113,14 @@ def _matmul_nbits(context: Context, node: Node) -> Result:
     if bias is not None:
         total = f(op.add, total, f.cast(f.fit(bias, (rows,), "the bias"), "float32"))
     return op.reshape(f.cast(total, value.dtype), (*lead, rows))
+
+
+def _kept_packed(
+    node: Node, operands: Sequence[Value | None], shape: tuple[int, int], size: int, bits: int
+) -> QuantizedWeight | None:
+    """The weight for the kernels of few bits; accuracy_level 4 asks for int8 activations."""
+    activation = "int8" if node.integer("accuracy_level", 0) == 4 else "float"
+    return packed_weight(operands, shape, size, bits, activation)
 
 
 def _shaped(f: Formula, value: Value, shape: Sequence[int], dtype: str, what: str) -> Value:
@@ -146,7 +163,13 @@ def _gather_block_quantized(context: Context, node: Node) -> Result:
         f.fit(zeros, packed, "the zero points")
         if zeros.dtype != "uint8":
             raise node.error(f"the zero points are {zeros.dtype}, they must be uint8")
+    kept = None
+    if (rank, gather, along) == (2, 0, 1) and size % 8 == 0:
+        kept = packed_weight([data, scales, zeros], (extents[0], extents[1]), size, bits, "float")
     safe = f.value(context.indices(node, indices, extents[gather]), indices.shape)
+    if kept is not None:
+        table = context.quantized_param(data.name, kept, (extents[0], extents[1]))
+        return op.take(table, context.expr(safe), axis=0)
     count = indices.rank
     result = [*shape[:gather], *indices.shape, *shape[gather + 1 :]]
 
