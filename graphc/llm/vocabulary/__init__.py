@@ -1,0 +1,1 @@
+"""Compiles tokenizer.json to vocabulary.bin, which the C tokenizer reads on the device."""
