@@ -105,7 +105,7 @@ def _model_fields(
     return {
         **fields,
         "flags": flags,
-        "tokens": len(vocabulary),
+        "tokens": 1 + max(vocabulary.values(), default=-1),
         "unknown": NONE if unknown is None else unknown,
         "trie": layout.add_trie(spelled),
         "bytes": layout.add_words(bytes_of),

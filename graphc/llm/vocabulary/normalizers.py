@@ -77,7 +77,10 @@ def _bert(record: Mapping[str, Any], layout: Layout) -> list[Operation]:
     first = {**record, "strip_accents": False, "lowercase": False}
     steps = _mapped(first, layout)
     if accents:
-        steps += [*_unicode_form("NFD", layout), *_mapped({"type": "StripAccents"}, layout)]
+        # Not what StripAccents takes away: of the marks only those without width.
+        nothing = {**first, "clean_text": False, "handle_chinese_chars": False}
+        marks = {**nothing, "strip_accents": True}
+        steps += [*_unicode_form("NFD", layout), *_mapped(marks, layout)]
     if record["lowercase"]:
         steps += _mapped({"type": "Lowercase"}, layout)
     return steps
