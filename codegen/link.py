@@ -49,7 +49,7 @@ _RUNNER_LINK: Final = ("-static", "-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-
 _LEAN: Final = ("-nostdlib", "-lc")
 _FULL: Final = ("-O2",)
 _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
-_RUNNER_SOURCES: Final = frozenset({"generate.c", "main.c", "npy.c"})
+_RUNNER_SOURCES: Final = frozenset({"generate.c", "main.c", "npy.c", "speech.c"})
 # Back ends of devices open the driver's library at run time, which a static program cannot: with
 # one of them graphc-run needs the C library of the system.
 _DEVICE_OBJECTS: Final = {
@@ -309,7 +309,10 @@ def _version(command: tuple[str, ...]) -> str:
 def _runtime_objects(tools: _Toolchain, command: Sequence[str], is_library: bool) -> Path:
     """A directory of the runtime's object files, from the cache or compiled into it."""
     sources = sorted(
-        path for path in RUNTIME.glob("*.[ch]") if not (is_library and path.name in _RUNNER_SOURCES)
+        path
+        for folder in (RUNTIME, RUNTIME / "tokenizer")
+        for path in folder.glob("*.[ch]")
+        if not (is_library and path.name in _RUNNER_SOURCES)
     )
     flags = [*_COMPILE, "-fPIC"] if is_library else [*_COMPILE, "-ffunction-sections"]
     digest = hashlib.sha256(repr((tools.identity, tuple(command[1:]), flags)).encode())

@@ -146,9 +146,20 @@ def _build(
     _assemble(model, config, device, draft, stage, linker_is_ready)
     for name, data in frontend.companions(source).items():
         draft.write_file(name, data)
+    if model.decoder is not None:
+        _write_vocabulary(draft)
     manifest = artifact.read_manifest(draft.path)
     draft.write_manifest(replace(manifest, source=source.name, quality=quality))
     return model if quality is not None else None
+
+
+def _write_vocabulary(draft: artifact.Draft) -> None:
+    """What graphc-run reads text with on the device."""
+    from graphc.llm.vocabulary import companion, compile
+
+    vocabulary = companion.vocabulary_of(draft.path)
+    if vocabulary is not None:
+        draft.write_file(compile.FILE, vocabulary)
 
 
 def _assemble(

@@ -20,7 +20,8 @@ def compile_c(arguments: Sequence[str | Path], output: Path) -> Path:
     """Compile and link the arguments (sources, flags) into `output`; the runtime is included."""
     found = system_compiler()
     command = [found] if found else [link._zig(), "cc", "-fno-sanitize=all"]
-    full = [*command, "-std=gnu11", f"-I{RUNTIME}", *arguments, "-o", output, "-lm", "-lpthread"]
+    include = [f"-I{RUNTIME}", f"-I{RUNTIME}/tokenizer"]
+    full = [*command, "-std=gnu11", *include, *arguments, "-o", output, "-lm", "-lpthread"]
     done = subprocess.run([str(part) for part in full], capture_output=True, text=True)
     assert done.returncode == 0, f"{full}\n{done.stderr}"
     return output
@@ -28,5 +29,6 @@ def compile_c(arguments: Sequence[str | Path], output: Path) -> Path:
 
 def runtime_sources(*, program: bool = False) -> list[Path]:
     """The runtime's C files; `program` adds those of graphc-run."""
-    own = {"generate.c", "main.c", "npy.c"}
-    return sorted(path for path in RUNTIME.glob("*.c") if program or path.name not in own)
+    own = {"generate.c", "main.c", "npy.c", "speech.c"}
+    files = [*RUNTIME.glob("*.c"), *RUNTIME.glob("tokenizer/*.c")]
+    return sorted(path for path in files if program or path.name not in own)

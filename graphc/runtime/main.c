@@ -14,20 +14,24 @@
 #include "graphc_fill.h"
 #include "internal.h"
 #include "npy.h"
+#include "speech.h"
 
 static const char USAGE[] =
     "usage: graphc-run DIR [--input NAME=FILE.npy]... [--random [--dim NAME=N]...]\n"
     "                  [--output DIR|FILE.npy] [--function NAME] [--threads N] [--repeat N]\n"
     "                  [--check-weights] [--list]\n"
-    "       graphc-run DIR --tokens N,N,... [--max-tokens N] [--stop N,N,...] [--seed N]\n"
+    "       graphc-run DIR --prompt TEXT | --chat TEXT | --tokens N,N,... [--max-tokens N]\n"
+    "                  [--stop N,N,...] [--seed N]\n"
     "                  [--temperature T] [--threads N]\n"
     "\n"
     "Runs the model in DIR. Inputs that no file is given for are made up with --random; "
     "dimensions\n"
     "that nothing fixes are 8. Without --output the first values of each output are printed.\n"
-    "With --tokens a language model answers, the largest logit each time unless there is a "
-    "temperature;\n"
-    "the tokens of the answer are printed as they come, its speed to standard error.\n"
+    "With --prompt a language model goes on with a text, with --chat it answers a user; with "
+    "--tokens\n"
+    "both are token ids. It takes the largest logit each time unless there is a temperature; the "
+    "answer\n"
+    "is printed as it comes, its speed to standard error.\n"
     "Exit status: 0 done, 1 the run failed, 2 wrong use or wrong input.\n"
     "\n"
     "example: graphc-run . --input input_ids=ids.npy --input attention_mask=mask.npy --output "
@@ -43,7 +47,7 @@ typedef struct {
 
 typedef struct {
   const char *directory, *output, *function;
-  const char *tokens, *stop; /* of a language model */
+  const char *tokens, *prompt, *chat, *stop; /* of a language model */
   int64_t max_tokens, seed;
   double temperature;
   pair inputs[MAX_PAIRS], dims[MAX_PAIRS];
@@ -132,6 +136,10 @@ static int parse_arguments(int argc, char **argv, arguments *a) {
       a->function = value;
     } else if (!strcmp(option, "--tokens")) {
       a->tokens = value;
+    } else if (!strcmp(option, "--prompt")) {
+      a->prompt = value;
+    } else if (!strcmp(option, "--chat")) {
+      a->chat = value;
     } else if (!strcmp(option, "--stop")) {
       a->stop = value;
     } else if (!strcmp(option, "--max-tokens")) {
@@ -364,30 +372,44 @@ static int print_token(void *user, int32_t token) {
   return fflush(stdout);
 }
 
-static int answer(const arguments *a, gc_model *model) {
+static int generate_and_report(gc_model *model, const generate_request *request) {
   gc_error error;
   generate_report report;
+  if (generate(model, request, &report, &error)) return report_error(&error);
+  printf("\n");
+  fprintf(stderr, "prefill %.1f tokens/s, decode %.1f tokens/s\n",
+          (double)request->n_prompt / report.prefill_seconds,
+          (double)(report.tokens > 1 ? report.tokens - 1 : 0) / report.decode_seconds);
+  return 0;
+}
+
+static int answer(const arguments *a, gc_model *model) {
+  gc_error error;
   generate_request request = {.max_tokens = a->max_tokens, .emit = print_token};
   request.sampling = gc_sampling_defaults();
   request.sampling.temperature = (float)a->temperature;
   request.sampling.seed = (uint64_t)a->seed;
+  speech text = {0};
   int64_t n_stop = 0;
-  int32_t *prompt = parse_tokens(a->tokens, &request.n_prompt);
+  int32_t *prompt = a->tokens ? parse_tokens(a->tokens, &request.n_prompt) : NULL;
   int32_t *stop = a->stop ? parse_tokens(a->stop, &n_stop) : NULL;
   request.prompt = prompt;
-  request.stop = stop;
-  request.n_stop = (int32_t)n_stop;
   int status = 0;
-  if (!prompt || n_stop < 0)
-    status = complain("'%s' is no list of tokens: expected 1,2,3", prompt ? a->stop : a->tokens);
-  else if (generate(model, &request, &report, &error))
-    status = report_error(&error);
-  if (!status) {
-    printf("\n");
-    fprintf(stderr, "prefill %.1f tokens/s, decode %.1f tokens/s\n",
-            (double)request.n_prompt / report.prefill_seconds,
-            (double)(report.tokens > 1 ? report.tokens - 1 : 0) / report.decode_seconds);
+  if ((a->tokens && !prompt) || n_stop < 0)
+    status = complain("'%s' is no list of tokens: expected 1,2,3", n_stop < 0 ? a->stop : a->tokens);
+  if (!status && !a->tokens) {
+    const char *said = a->chat ? a->chat : a->prompt;
+    if (speech_open(&text, a->directory, said, a->chat != NULL, &error))
+      status = report_error(&error);
+    request.prompt = text.prompt;
+    request.n_prompt = text.n_prompt;
+    request.emit = speech_emit;
+    request.user = &text;
   }
+  request.stop = a->stop ? stop : text.stop;
+  request.n_stop = a->stop ? (int32_t)n_stop : text.n_stop;
+  if (!status) status = generate_and_report(model, &request);
+  speech_close(&text);
   free(prompt);
   free(stop);
   return status;
@@ -409,7 +431,7 @@ int main(int argc, char **argv) {
   const gc_function *f = gc_function_named(model, a.function);
   if (a.list) {
     list_functions(model);
-  } else if (a.tokens) {
+  } else if (a.tokens || a.prompt || a.chat) {
     status = answer(&a, model);
   } else if (!f) {
     status = complain("no function '%s' in this model; see --list", a.function);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from graphc.errors import ArtifactError, UnsupportedError
@@ -19,9 +19,15 @@ _BYTE_LEVEL, _BYTE_FALLBACK, _FUSE_UNKNOWN, _IGNORE_MERGES = 1, 2, 4, 8
 _SINGLE_WORD, _LSTRIP, _RSTRIP = 1, 2, 4
 
 
-def compile_vocabulary(tokenizer_json: str) -> bytes:
+def compile_vocabulary(
+    tokenizer_json: str,
+    *,
+    stop_tokens: Sequence[int] = (),
+    chat: tuple[str, str] | None = None,
+) -> bytes:
     """The file for the C tokenizer.
 
+    `chat` is what stands before and after what a user says at the beginning of a conversation.
     UnsupportedError names what only the Python tokenizer can do; ArtifactError a damaged file.
     """
     import tokenizers
@@ -50,6 +56,9 @@ def compile_vocabulary(tokenizer_json: str) -> bytes:
         ),
         **_affixes(engine, layout),
         **token_texts(engine, record, layout),
+        "stops": layout.add_words(stop_tokens),
+        "chat_before": NONE if chat is None else layout.add(chat[0].encode()),
+        "chat_after": NONE if chat is None else layout.add(chat[1].encode()),
     }
     layout.replace_first([fields[name] for name in _FIELDS])
     return layout.to_bytes()
@@ -60,7 +69,7 @@ _FIELDS: Final = (
     "kind", "flags", "tokens", "unknown", "trie", "merges", "scores", "bytes", "longest_word",
     "continuing", "ending", "unknown_score", "added_plain", "added_normalized", "added",
     "word_set", "space_set", "normalizer", "pre_tokenizer", "before", "after",
-    "texts", "first_texts", "special",
+    "texts", "first_texts", "special", "stops", "chat_before", "chat_after",
 )  # fmt: skip
 
 
@@ -136,7 +145,7 @@ def byte_values() -> dict[str, int]:
 def _merges(model: Mapping[str, Any], vocabulary: Mapping[str, int], layout: Layout) -> int:
     """(left, right, rank, token) by left and right."""
     prefix = model.get("continuing_subword_prefix") or ""
-    rows = {}
+    rows: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, merge in enumerate(model["merges"]):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
         whole = left + right.removeprefix(prefix)
@@ -150,7 +159,7 @@ def _added_fields(engine: Any, record: Mapping[str, Any], layout: Layout) -> dic
     """Added tokens, which are found in the text before anything else happens to it."""
     plain: dict[bytes, int] = {}
     normalized: dict[bytes, int] = {}
-    rows = []
+    rows: list[tuple[int, int]] = []
     for token in record["added_tokens"]:
         content = token["content"]
         if token["normalized"] and not token["special"] and engine.normalizer is not None:

@@ -49,9 +49,10 @@ class Layout:
     def add_set(self, members: npt.NDArray[np.bool_]) -> int:
         """`members` [CODE_POINTS]."""
         edges = np.flatnonzero(np.diff(np.concatenate([[False], members, [False]]).astype(np.int8)))
-        ranges = edges.reshape(-1, 2) - [0, 1]
-        ascii_bits = np.packbits(members[:128], bitorder="little").view("<u4")
-        return self.add_words([*ascii_bits.tolist(), len(ranges), *ranges.ravel().tolist()])
+        ranges = edges.reshape(-1, 2) - np.array([0, 1])
+        ascii_bits: list[int] = np.packbits(members[:128], bitorder="little").view("<u4").tolist()
+        flat: list[int] = ranges.ravel().tolist()
+        return self.add_words([*ascii_bits, len(ranges), *flat])
 
     def add_map(self, mapping: Mapping[int, str]) -> int:
         keys = sorted(mapping)
@@ -74,7 +75,7 @@ class Layout:
                 node = children[node][byte]
             found[node] = values[key] + 1
         ordered = [sorted(edges.items()) for edges in children]
-        first = np.cumsum([0, *map(len, ordered)]).tolist()
+        first: list[int] = np.cumsum([0, *map(len, ordered)]).tolist()
         targets = [target for edges in ordered for _, target in edges]
         labels = bytes(byte for edges in ordered for byte, _ in edges)
         head = [len(children), len(targets), *first, *found, *targets]
@@ -99,7 +100,7 @@ def _words(values: Iterable[int]) -> bytes:
 
 
 def _strings(strings: Sequence[bytes]) -> bytes:
-    offsets = np.cumsum([0, *map(len, strings)]).tolist()
+    offsets: list[int] = np.cumsum([0, *map(len, strings)]).tolist()
     return _words(offsets) + b"".join(strings)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from graphc.errors import UnsupportedError
+from graphc.llm.vocabulary import regex
 from graphc.llm.vocabulary.layout import Layout
-from graphc.llm.vocabulary.probe import Members, isolated_set, removed_set
-from graphc.llm.vocabulary.regex import SET, add_program, compile_regex
+from graphc.llm.vocabulary.probe import Members, isolated_set, removed_set, where
+from graphc.llm.vocabulary.regex import compile_regex
 
 # Operations of split.c, with up to three operands.
 SPLIT, SPACE_BEFORE, METASPACE = range(3)
@@ -49,7 +50,7 @@ def compile_pre_tokenizer(record: Mapping[str, Any] | None, layout: Layout) -> l
         split = record.get("split", True)
         return [(METASPACE, replacement, _SCHEMES[record["prepend_scheme"]], int(split))]
     if kind == "Whitespace":
-        return [_split(compile_regex(r"\w+|[^\w\s]+", layout), "Removed", True)]
+        return [_split(_words_and_others(layout), "Removed", True)]
     if kind == "CharDelimiterSplit":
         return [_split(compile_regex(re.escape(record["delimiter"]), layout), "Removed")]
     return _by_class(kind, record, layout)
@@ -64,6 +65,24 @@ def byte_level(record: Mapping[str, Any] | None) -> bool:
     if any(found[:-1]):
         raise UnsupportedError("a pre-tokenizer after ByteLevel is not supported")
     return bool(found and found[-1])
+
+
+def _words_and_others(layout: Layout) -> int:
+    r"""\w+|[^\w\s]+ with the classes of another library than the one that reads patterns."""
+    from tokenizers import pre_tokenizers as library
+
+    whitespace = library.Whitespace()
+    spaces = removed_set(whitespace)
+    word = where(lambda c: len(whitespace.pre_tokenize_str(f"a{c}")) == 1) & ~spaces
+    others = layout.add_set(~word & ~spaces)
+    words = layout.add_set(word)
+    code = [
+        (regex.SPLIT, 1, 3, 0),
+        (regex.SPAN, words, 1, regex.ANY_NUMBER),
+        (regex.JUMP, 4, 0, 0),
+        (regex.SPAN, others, 1, regex.ANY_NUMBER),
+    ]
+    return regex.add_program(code, layout)
 
 
 def _by_class(kind: str, record: Mapping[str, Any], layout: Layout) -> list[Operation]:
@@ -92,7 +111,7 @@ def _by_class(kind: str, record: Mapping[str, Any], layout: Layout) -> list[Oper
 
 
 def _single(members: Members, layout: Layout) -> int:
-    return add_program([(SET, layout.add_set(members), 0, 0)], layout)
+    return regex.add_program([(regex.SET, layout.add_set(members), 0, 0)], layout)
 
 
 def _split(program: int, behaviour: str, invert: bool = False) -> Operation:

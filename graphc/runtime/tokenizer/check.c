@@ -145,7 +145,10 @@ bool gc_vocabulary_check(const gc_vocabulary *v) {
   if (!operations_ok(v, f->normalizer, normalizer_ok) ||
       !operations_ok(v, f->pre_tokenizer, splitter_ok))
     return false;
-  if (!section_ok(v, f->before) || !section_ok(v, f->after)) return false;
+  if (!section_ok(v, f->before) || !section_ok(v, f->after) || !section_ok(v, f->stops))
+    return false;
+  bool has_chat = f->chat_before != (uint32_t)GC_NONE;
+  if (has_chat && (!section_ok(v, f->chat_before) || !section_ok(v, f->chat_after))) return false;
   if (!string_list_ok(v, f->texts) || !string_list_ok(v, f->first_texts)) return false;
   uint32_t n = gc_words_of(v, f->texts)[0];
   return n == gc_words_of(v, f->first_texts)[0] && n <= INT32_MAX && section_ok(v, f->special) &&

@@ -29,6 +29,13 @@ GC_API int64_t gc_vocabulary_encode(const gc_vocabulary *vocabulary, const char 
 GC_API const char *gc_vocabulary_text(const gc_vocabulary *vocabulary, int32_t token, int32_t first,
                                       size_t *bytes);
 
+/* The `*n` tokens that end an answer. */
+GC_API const int32_t *gc_vocabulary_stops(const gc_vocabulary *vocabulary, int32_t *n);
+
+/* A user's first words as the conversation that the model was trained on, up to its answer; encode
+ * it without `special`, and free it. NULL when the model was not trained to chat. */
+GC_API char *gc_vocabulary_chat(const gc_vocabulary *vocabulary, const char *text, gc_error *error);
+
 #ifdef __cplusplus
 }
 #endif

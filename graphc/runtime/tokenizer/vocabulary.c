@@ -89,3 +89,32 @@ const char *gc_vocabulary_text(const gc_vocabulary *v, int32_t token, int32_t fi
   if (bytes) *bytes = text.bytes;
   return (const char *)text.data;
 }
+
+const int32_t *gc_vocabulary_stops(const gc_vocabulary *v, int32_t *n) {
+  *n = v ? (int32_t)gc_word_count(v, v->fields.stops) : 0;
+  return v ? (const int32_t *)(const void *)gc_words_of(v, v->fields.stops) : NULL;
+}
+
+char *gc_vocabulary_chat(const gc_vocabulary *v, const char *text, gc_error *error) {
+  if (!v || !text) {
+    gc_fail(error, GC_ERROR_USE, "the vocabulary or the text is NULL");
+    return NULL;
+  }
+  if (v->fields.chat_before == (uint32_t)GC_NONE) {
+    gc_fail(error, GC_ERROR_USE, "this model has no chat template: give it a plain prompt");
+    return NULL;
+  }
+  gc_section before = v->sections[v->fields.chat_before];
+  gc_section after = v->sections[v->fields.chat_after];
+  size_t n = strlen(text);
+  char *whole = malloc(before.bytes + n + after.bytes + 1);
+  if (!whole) {
+    gc_fail(error, GC_ERROR_MEMORY, "no memory for the conversation");
+    return NULL;
+  }
+  memcpy(whole, before.data, before.bytes);
+  memcpy(whole + before.bytes, text, n);
+  memcpy(whole + before.bytes + n, after.data, after.bytes);
+  whole[before.bytes + n + after.bytes] = 0;
+  return whole;
+}

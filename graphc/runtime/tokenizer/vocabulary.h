@@ -18,7 +18,7 @@ typedef struct {
   uint32_t kind, flags, tokens, unknown, trie, merges, scores, bytes, longest_word;
   uint32_t continuing, ending, unknown_score, added_plain, added_normalized, added;
   uint32_t word_set, space_set, normalizer, pre_tokenizer, before, after;
-  uint32_t texts, first_texts, special;
+  uint32_t texts, first_texts, special, stops, chat_before, chat_after;
 } gc_vocabulary_fields;
 
 typedef struct {

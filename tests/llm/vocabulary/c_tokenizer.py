@@ -22,7 +22,7 @@ FOLDER = RUNTIME / "tokenizer"
 @functools.cache
 def library() -> ctypes.CDLL:
     output = Path(tempfile.mkdtemp(prefix="graphc-tokenizer-")) / "tokenizer.so"
-    flags = ["-O2", "-shared", "-fPIC", f"-I{FOLDER}", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     c_compiler.compile_c([*flags, *sorted(FOLDER.glob("*.c")), RUNTIME / "error.c"], output)
     loaded = ctypes.CDLL(str(output))
     loaded.gc_vocabulary_open.restype = ctypes.c_void_p
