@@ -48,6 +48,9 @@ class Unit:
         self.scores = tir.workspace([rows, decisions.tile])
         self.highest, self.total = tir.local([most]), tir.local([most])
         self.limits = tir.local([most], "int64")  # keys that a row sees, from the first on
+        # Here, not where it is used: TVM would let it share memory with accumulators, and LLVM
+        # keeps nothing in registers whose memory is also indexed with a variable.
+        self.factors = tir.local([rows])
         tile = decisions.tile
         self.keys = tir.workspace([tile // PAGE, problem.depth * PAGE]) if stage_keys else None
         self.values = tir.workspace([tile, problem.width]) if stage_values else None
@@ -83,12 +86,11 @@ class Tiles:
 
     def _block(self, unit: Unit, row: Any, base: Any, seen: Any) -> None:
         self._scores(unit, row, base, seen)
-        factors = tir.local([unit.rows])
         with tir.serial(unit.rows) as i:
-            self._softmax(unit, row, i, base, seen, factors)
+            self._softmax(unit, row, i, base, seen)
 
         def add(at: Any, width: int) -> None:
-            self._values(unit, row, base, seen, factors, at, width)
+            self._values(unit, row, base, seen, at, width)
 
         columns = self.decisions.pages * PAGE  # as many vectors of values as of scores
         while columns > self.problem.width and columns > 1:
@@ -150,7 +152,7 @@ class Tiles:
 
     # S = exp(S - maximum)
 
-    def _softmax(self, unit: Unit, row: Any, i: Any, base: Any, seen: Any, factors: Any) -> None:
+    def _softmax(self, unit: Unit, row: Any, i: Any, base: Any, seen: Any) -> None:
         at_row, lanes = [row + i], self.lanes
         vectors = tir.bind((seen + tir.const(lanes - 1)) // tir.const(lanes))
         highest = self._masked(unit, row + i, i, base, vectors)
@@ -175,7 +177,7 @@ class Tiles:
         joined = tir.horizontal(total, lanes, lambda a, b: a + b)
         tir.store(unit.total, at_row, tir.load(unit.total, at_row) * factor + joined)
         tir.store(unit.highest, at_row, peak)
-        tir.store(factors, [i], factor)
+        tir.store(unit.factors, [i], factor)
 
     def _masked(self, unit: Unit, row: Any, i: Any, base: Any, vectors: Any) -> Any:
         """Shapes a row's scores, hides what it does not see; its maximum."""
@@ -190,12 +192,15 @@ class Tiles:
         tir.fill(highest, lanes, tir.f32(MINUS_INFINITY))
         with tir.serial(vectors) as number:
             start = tir.bind(number * tir.const(lanes))
+            # 32-bit integers, relative to the vector: 64-bit ones would take two registers.
+            end = tir.bind(tirx.Cast("int32", limit - (base + start)))
+            first = tir.bind(tirx.Cast("int32", low - (base + start)))
             with tir.vector(lanes) as lane:
-                key = base + start + lane
-                score = self._shaped(tir.load(scores, [i, start + lane]), slope, key, limit)
-                seen = key < limit
+                key = tirx.Cast("int32", lane)
+                score = self._shaped(tir.load(scores, [i, start + lane]), slope, key - end)
+                seen = key < end
                 if self.problem.window:
-                    seen = tirx.And(seen, key >= low)
+                    seen = tirx.And(seen, key >= first)
                 score = tirx.Select(seen, score, tir.f32(MINUS_INFINITY))
                 tir.store(scores, [i, start + lane], score)
             with tir.vector(lanes) as lane:
@@ -203,19 +208,18 @@ class Tiles:
                 tir.store(highest, [lane], joined)
         return tir.bind(tir.horizontal(highest, lanes, tirx.max))
 
-    def _shaped(self, score: Any, slope: Any, key: Any, limit: Any) -> Any:
+    def _shaped(self, score: Any, slope: Any, behind: Any) -> Any:
+        """`behind` is -1 for the row's own token, -2 for the one before."""
         cap = self.problem.softcap
         if cap:
             score = tirx.tanh(score * tir.f32(1.0 / cap)) * tir.f32(cap)
         if slope is not None:
-            score = score + slope * tirx.Cast("float32", key - (limit - tir.const(1)))
+            score = score + slope * tirx.Cast("float32", behind + tirx.IntImm("int32", 1))
         return score
 
     # acc = acc * factor + S V
 
-    def _values(
-        self, unit: Unit, row: Any, base: Any, seen: Any, factors: Any, at: Any, width: int
-    ) -> None:
+    def _values(self, unit: Unit, row: Any, base: Any, seen: Any, at: Any, width: int) -> None:
         """The columns at .. at + width of a block of rows."""
         lanes = min(width, self.lanes)
         vectors = width // lanes
@@ -240,7 +244,7 @@ class Tiles:
                             tir.store(acc[i], [column], term)
         for i, column in tir.over_tile(unit.rows, vectors, lanes):
             place = [row + tir.const(i), at + column]
-            old = tir.load(unit.acc, place) * tir.load(factors, [tir.const(i)])
+            old = tir.load(unit.acc, place) * tir.load(unit.factors, [tir.const(i)])
             tir.store(unit.acc, place, old + tir.load(acc[i], [column]))
 
     def _weights(self, unit: Unit, at: Any, page: Any, key: Any) -> list[Any]:
