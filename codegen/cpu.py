@@ -45,6 +45,13 @@ LOWERING = (
 )
 
 
+OWN_BUFFERS = "graphc.own_buffers"
+"""Attribute of a kernel whose buffers share no memory.
+
+TVM puts accumulators into a larger buffer that is not needed any more; LLVM then keeps them in
+memory, and stores them in every turn of a loop.
+"""
+
 _LARGEST_OBJECT = 1 << 28
 
 
@@ -59,8 +66,19 @@ def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
     mod = tvm.IRModule(symbols)
     mod = tirx.transform.BindTarget(tvm_target.with_host(tvm_target))(mod)
     for lowering in LOWERING:
-        mod = lowering()(mod)
+        if lowering is tirx.transform.StorageRewrite:
+            mod = _rewrite_storage(mod)
+        else:
+            mod = lowering()(mod)
     return tvm.get_global_func("target.build.llvm")(mod, tvm_target)
+
+
+def _rewrite_storage(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lets buffers share memory, except in functions with the attribute `OWN_BUFFERS`."""
+    functions = dict(mod.functions.items())
+    shared = {g: f for g, f in functions.items() if not (f.attrs and OWN_BUFFERS in f.attrs)}
+    rewritten = tirx.transform.StorageRewrite()(tvm.IRModule(shared))
+    return tvm.IRModule({**functions, **dict(rewritten.functions.items())})
 
 
 def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:

@@ -71,7 +71,7 @@ class _PagedAttention:
             with units.in_turns() as number:
                 self._unit(units, tiles, results, number)
             results.join()
-        return build.get()
+        return build.get().with_attr("graphc.own_buffers", True)
 
     def _unit(self, units: Units, tiles: Tiles, results: Results, number: Any) -> None:
         heads = tir.const(self.problem.keys.heads)

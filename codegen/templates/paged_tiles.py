@@ -48,8 +48,6 @@ class Unit:
         self.scores = tir.workspace([rows, decisions.tile])
         self.highest, self.total = tir.local([most]), tir.local([most])
         self.limits = tir.local([most], "int64")  # keys that a row sees, from the first on
-        # Here, not where it is used: TVM would let it share memory with accumulators, and LLVM
-        # keeps nothing in registers whose memory is also indexed with a variable.
         self.factors = tir.local([rows])
         tile = decisions.tile
         self.keys = tir.workspace([tile // PAGE, problem.depth * PAGE]) if stage_keys else None
