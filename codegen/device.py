@@ -55,7 +55,7 @@ _AXES: Final = (
 
 @dataclass(frozen=True)
 class DeviceKernel:
-    """One kernel's source text.
+    """One kernel: its source text for OpenCL, SPIR-V for Vulkan.
 
     `arguments` has a letter for each argument: `p` a pointer, `i` and `l` integers of 32 and 64
     bits, `f` a float. `extents` are the places (0 to 2: work-groups, 3 to 5: threads of one, along
@@ -63,7 +63,7 @@ class DeviceKernel:
     """
 
     name: str
-    source: str
+    code: bytes
     arguments: str
     extents: tuple[int, ...]
 
@@ -115,7 +115,7 @@ def _kernel(name: str, function: tirx.PrimFunc, device: Any, target: Target) -> 
     built = tvm.get_global_func(f"target.build.{target.device.kind}")(mod, device)
     extents = tuple(_AXES.index(str(tag)) for tag in function.attrs["tirx.kernel_launch_params"])
     arguments = "".join(_letter(param) for param in function.params)
-    return DeviceKernel(name, str(built.inspect_source()), arguments, extents)
+    return DeviceKernel(name, str(built.inspect_source()).encode(), arguments, extents)
 
 
 def _plain_names(function: tirx.PrimFunc) -> tirx.PrimFunc:

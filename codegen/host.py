@@ -88,7 +88,9 @@ def print_program(
     lines += _table("char *const", "features", [_quote(name) for name in sorted(cpu_features)])
     rows = [row for function in functions for row in function.row()]
     lines += [*_table("gc_function_plan", "functions", rows)]
-    lines += _table("gc_device_kernel", "kernels", map(_kernel_row, device_kernels))
+    lines += [_code(number, kernel.code) for number, kernel in enumerate(device_kernels)]
+    kernel_rows = [_kernel_row(number, kernel) for number, kernel in enumerate(device_kernels)]
+    lines += _table("gc_device_kernel", "kernels", kernel_rows)
     if decoder is not None:
         lines += _decoder(decoder, plans)
     sizes = len(plans), len(cpu_features), len(device_kernels)
@@ -381,13 +383,19 @@ def _declaration(kernel: str) -> str:
     return f"int __tvm_ffi_{kernel}(void *, gc_value *, int32_t, gc_value *);"
 
 
-def _kernel_row(kernel: DeviceKernel) -> str:
-    source = "\n    ".join(_quote(line + "\n") for line in kernel.source.splitlines())
+def _kernel_row(number: int, kernel: DeviceKernel) -> str:
     extents = ", ".join(map(str, kernel.extents))
     return (
-        f"{{{_quote(kernel.name)},\n    {source},\n    {_quote(kernel.arguments)}, "
+        f"{{{_quote(kernel.name)}, code{number}, {len(kernel.code)}, {_quote(kernel.arguments)}, "
         f"{len(kernel.extents)}, {{{extents}}}}}"
     )
+
+
+def _code(number: int, code: bytes) -> str:
+    """A kernel's code as words, which SPIR-V must be aligned to, with a NUL behind it for text."""
+    padded = code + b"\0" * (4 - len(code) % 4)
+    words = (int.from_bytes(padded[i : i + 4], "little") for i in range(0, len(padded), 4))
+    return f"static const uint32_t code{number}[] = {{{', '.join(map(str, words))}}};"
 
 
 def _decoder(decoder: DecoderInfo, plans: Sequence[FunctionPlan]) -> list[str]:

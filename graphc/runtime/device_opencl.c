@@ -10,6 +10,10 @@ static int failed(gc_error *error, const char *what, int32_t code) {
                  gc_opencl_text(code), code);
 }
 
+static cl_object handle(const gc_range *range) {
+  return (cl_object)(uintptr_t)range->buffer;
+}
+
 /* Which device: GRAPHC_OPENCL_DEVICE is the number in the order of all platforms' devices; else the
  * first GPU, else the first of all. */
 static int choose_device(const opencl_api *api, cl_object *chosen, gc_error *error) {
@@ -89,8 +93,7 @@ static int upload_weights(opencl_shared *s, const uint8_t *weights, void **addre
     const gc_weight *weight = &s->program->weights[w];
     result = gc_opencl_add(s, &s->weights, weight->bytes, &addresses[w], error);
     if (result || !weight->bytes) continue;
-    opencl_state finder = {.shared = s};
-    code = s->api->clEnqueueWriteBuffer(queue, gc_opencl_find(&finder, addresses[w])->buffer, 1, 0,
+    code = s->api->clEnqueueWriteBuffer(queue, handle(gc_ranges_find(&s->weights, addresses[w])), 1, 0,
                                         weight->bytes, weights + weight->offset, 0, NULL, NULL);
     if (code) result = failed(error, "weights cannot be copied", code);
   }
@@ -168,15 +171,15 @@ static int allocate(void *state, size_t bytes, void **memory, gc_error *error) {
 
 static void release(void *state, void *memory) {
   opencl_state *s = state;
-  const opencl_range *range = memory && s ? gc_opencl_find(s, memory) : NULL;
-  if (!range) return;
-  gc_opencl_forget_parts(s, range->buffer);
-  gc_opencl_remove(s->shared, &s->ranges, memory);
+  gc_range range;
+  if (!memory || !s || !gc_ranges_remove(&s->ranges, memory, &range)) return;
+  gc_opencl_forget_parts(s, handle(&range));
+  s->shared->api->clReleaseMemObject(handle(&range));
 }
 
-static const opencl_range *whole(const opencl_state *s, const void *address, size_t bytes,
+static const gc_range *whole(const opencl_state *s, const void *address, size_t bytes,
                                  size_t *origin) {
-  const opencl_range *range = gc_opencl_find(s, address);
+  const gc_range *range = gc_opencl_find(s, address);
   if (!range) return NULL;
   *origin = (uintptr_t)address - range->base;
   return *origin + bytes <= range->bytes ? range : NULL;
@@ -186,10 +189,10 @@ static int copy(void *state, void *target, const void *source, size_t bytes, gc_
   opencl_state *s = state;
   size_t from_origin, to_origin;
   if (!bytes) return GC_OK;
-  const opencl_range *from = whole(s, source, bytes, &from_origin);
-  const opencl_range *to = whole(s, target, bytes, &to_origin);
+  const gc_range *from = whole(s, source, bytes, &from_origin);
+  const gc_range *to = whole(s, target, bytes, &to_origin);
   if (!from || !to) return failed(error, "a copy outside its memory", -30);
-  int32_t code = s->shared->api->clEnqueueCopyBuffer(s->queue, from->buffer, to->buffer,
+  int32_t code = s->shared->api->clEnqueueCopyBuffer(s->queue, handle(from), handle(to),
                                                      from_origin, to_origin, bytes, 0, NULL, NULL);
   return code ? failed(error, "a copy", code) : GC_OK;
 }
@@ -198,9 +201,9 @@ static int upload(void *state, void *target, const void *source, size_t bytes, g
   opencl_state *s = state;
   size_t origin;
   if (!bytes) return GC_OK;
-  const opencl_range *to = whole(s, target, bytes, &origin);
+  const gc_range *to = whole(s, target, bytes, &origin);
   if (!to) return failed(error, "a copy outside its memory", -30);
-  int32_t code = s->shared->api->clEnqueueWriteBuffer(s->queue, to->buffer, 1, origin, bytes,
+  int32_t code = s->shared->api->clEnqueueWriteBuffer(s->queue, handle(to), 1, origin, bytes,
                                                       source, 0, NULL, NULL);
   return code ? failed(error, "a copy to it", code) : GC_OK;
 }
@@ -209,9 +212,9 @@ static int download(void *state, void *target, const void *source, size_t bytes,
   opencl_state *s = state;
   size_t origin;
   if (!bytes) return GC_OK;
-  const opencl_range *from = whole(s, source, bytes, &origin);
+  const gc_range *from = whole(s, source, bytes, &origin);
   if (!from) return failed(error, "a copy outside its memory", -30);
-  int32_t code = s->shared->api->clEnqueueReadBuffer(s->queue, from->buffer, 1, origin, bytes,
+  int32_t code = s->shared->api->clEnqueueReadBuffer(s->queue, handle(from), 1, origin, bytes,
                                                      target, 0, NULL, NULL);
   return code ? failed(error, "a copy from it", code) : GC_OK;
 }

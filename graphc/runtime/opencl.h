@@ -3,21 +3,8 @@
 #define GRAPHC_OPENCL_H_
 
 #include "device.h"
-#include "internal.h"
+#include "device_ranges.h"
 #include "opencl_api.h"
-
-/* One allocation. Its address range is reserved and never readable: OpenCL buffers are handles, the
- * plan adds offsets to addresses. */
-typedef struct {
-  uintptr_t base;
-  size_t bytes;
-  cl_object buffer;
-} opencl_range;
-
-typedef struct {
-  opencl_range *ranges; /* sorted by base */
-  int32_t n, room;
-} opencl_ranges;
 
 /* A part of an allocation that kernels were given. */
 typedef struct {
@@ -33,7 +20,7 @@ typedef struct {
   cl_object device, context;
   size_t max_threads, alignment, max_bytes;
   char identity[512]; /* of the device and its driver, for the cache of binaries */
-  opencl_ranges weights;
+  gc_ranges weights;
 } opencl_shared;
 
 typedef struct {
@@ -41,16 +28,15 @@ typedef struct {
   cl_object queue;
   cl_object *programs, *kernels; /* [n_kernels], made when first started */
   size_t *limits;                /* [n_kernels] threads of a work-group */
-  opencl_ranges ranges;
+  gc_ranges ranges;
   opencl_part parts[OPENCL_PARTS];
 } opencl_state;
 
 /* opencl_memory.c */
-int gc_opencl_add(const opencl_shared *shared, opencl_ranges *ranges, size_t bytes, void **address,
+int gc_opencl_add(const opencl_shared *shared, gc_ranges *ranges, size_t bytes, void **address,
                   gc_error *error);
-void gc_opencl_remove(const opencl_shared *shared, opencl_ranges *ranges, void *address);
-void gc_opencl_remove_all(const opencl_shared *shared, opencl_ranges *ranges);
-const opencl_range *gc_opencl_find(const opencl_state *state, const void *address);
+void gc_opencl_remove_all(const opencl_shared *shared, gc_ranges *ranges);
+const gc_range *gc_opencl_find(const opencl_state *state, const void *address);
 int gc_opencl_part(opencl_state *state, const void *address, size_t bytes, cl_object *part,
                    gc_error *error);
 void gc_opencl_forget_parts(opencl_state *state, cl_object parent); /* NULL: of every parent */

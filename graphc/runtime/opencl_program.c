@@ -121,11 +121,11 @@ int gc_opencl_build(const opencl_shared *shared, const gc_device_kernel *kernel,
                     cl_object *built, gc_error *error) {
   const opencl_api *api = shared->api;
   char path[4100];
-  bool cached = cache_path(shared, kernel->source, path, sizeof path);
+  bool cached = cache_path(shared, kernel->code, path, sizeof path);
   int32_t code = 0;
   cl_object made = cached ? from_cache(shared, path) : NULL;
   if (!made) {
-    const char *source = kernel->source;
+    const char *source = kernel->code;
     made = api->clCreateProgramWithSource(shared->context, 1, &source, NULL, &code);
     if (!made) return build_failure(shared, kernel, NULL, code, error);
     code = api->clBuildProgram(made, 1, &shared->device, OPTIONS, NULL, NULL);

@@ -80,12 +80,13 @@ typedef struct {
   int32_t is_index; /* an integer table that kernels may index with: always checked */
 } gc_weight;
 
-/* A kernel for a device, as source text. `arguments` has a letter for each argument: p a pointer, i
+/* A kernel for a device: source text for OpenCL, SPIR-V for Vulkan. `arguments` has a letter for each argument: p a pointer, i
  * and l integers of 32 and 64 bits, f a float. The values after them in a launch are extents: entry
  * k of `extents` says of which axis, 0 to 2 work-groups along x, y, z, 3 to 5 threads of one. */
 typedef struct {
   const char *name;
-  const char *source;
+  const void *code;
+  size_t bytes;
   const char *arguments;
   int32_t n_extents;
   uint8_t extents[6];
