@@ -16,6 +16,7 @@ from tvm import s_tir, tirx
 from tvm.tirx.build import split_host_device_mods
 from tvm_ffi import structural_map
 
+from graphc.codegen import vulkan
 from graphc.codegen.cpu import object_file
 from graphc.targets.target import Target
 
@@ -109,13 +110,32 @@ def _kernel(name: str, function: tirx.PrimFunc, device: Any, target: Target) -> 
     assert target.device is not None
     assert int(function.attrs["calling_conv"]) == _DEVICE_CALL, name
     function = _plain_names(function)
-    mod = tvm.IRModule({name: function})
-    for lowering in (tirx.transform.StmtSimplify, tirx.transform.LowerIntrin):
-        mod = lowering()(mod)
-    built = tvm.get_global_func(f"target.build.{target.device.kind}")(mod, device)
+    code = _CODE[target.device.kind](name, function, device)
     extents = tuple(_AXES.index(str(tag)) for tag in function.attrs["tirx.kernel_launch_params"])
     arguments = "".join(_letter(param) for param in function.params)
-    return DeviceKernel(name, str(built.inspect_source()).encode(), arguments, extents)
+    return DeviceKernel(name, code, arguments, extents)
+
+
+def _lowered(name: str, function: tirx.PrimFunc) -> tvm.IRModule:
+    mod = tvm.IRModule({name: function})
+    for lowering in (s_tir.transform.StmtSimplify, tirx.transform.LowerIntrin):
+        mod = lowering()(mod)
+    return mod
+
+
+def _opencl(name: str, function: tirx.PrimFunc, device: Any) -> bytes:
+    built = tvm.get_global_func("target.build.opencl")(_lowered(name, function), device)
+    return str(built.inspect_source()).encode()
+
+
+def _vulkan(name: str, function: tirx.PrimFunc, device: Any) -> bytes:
+    # TVM has no intrinsics for Vulkan; those of OpenCL are lowered to names that GLSL knows too.
+    del device
+    function = function.with_attr("target", tvm.target.Target({"kind": "opencl"}))
+    return vulkan.compile_kernel(_lowered(name, function)[name], name)
+
+
+_CODE: Final = {"opencl": _opencl, "vulkan": _vulkan}
 
 
 def _plain_names(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -117,7 +117,8 @@ class _Printer:
         self.count = 0
 
     def run(self) -> str:
-        bindings, constants = [], []
+        bindings: list[str] = []
+        constants: list[str] = []
         for number, param in enumerate(self.function.params):
             kind = str(param.ty)
             if kind in ("int32", "int64", "float32"):
@@ -213,7 +214,10 @@ class _Printer:
 
     def _define(self, variable: Any, value: _Value) -> None:
         name = self._fresh("v")
-        self._line(f"{value.kind} {name} = {value.text};")
+        # Lets are steps of polynomials that round on purpose, x + 1.5 * 2^23 - 1.5 * 2^23 among
+        # them: a compiler must not simplify them.
+        precise = "precise " if value.kind in ("float", "double") else ""
+        self._line(f"{precise}{value.kind} {name} = {value.text};")
         self.names[variable] = _Value(name, value.kind)
 
     def _for(self, node: Any) -> None:

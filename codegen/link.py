@@ -52,8 +52,17 @@ _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
 _RUNNER_SOURCES: Final = frozenset({"generate.c", "main.c", "npy.c", "speech.c"})
 # Back ends of devices open the driver's library at run time, which a static program cannot: with
 # one of them graphc-run needs the C library of the system.
+_DEVICE_COMMON: Final = ("device_cache", "device_ranges")
 _DEVICE_OBJECTS: Final = {
-    "opencl": ("device_opencl", "opencl_api", "opencl_memory", "opencl_program"),
+    "opencl": (*_DEVICE_COMMON, "device_opencl", "opencl_api", "opencl_memory", "opencl_program"),
+    "vulkan": (
+        *_DEVICE_COMMON,
+        "device_vulkan",
+        "vulkan_api",
+        "vulkan_memory",
+        "vulkan_open",
+        "vulkan_program",
+    ),
 }
 _DYNAMIC_RUNNER_LINK: Final = ("-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-sections")
 _TIMEOUT_SECONDS: Final = 600
@@ -241,7 +250,8 @@ def _link(tools: _Toolchain, arguments: Sequence[str], is_library: bool, work: P
 
 def _copy_objects(objects: Path, work: Path, device: str | None) -> list[str]:
     """Beside the other inputs, so that the command has relative names only."""
-    absent = {name for kind, names in _DEVICE_OBJECTS.items() if kind != device for name in names}
+    wanted = _DEVICE_OBJECTS.get(device or "", ())
+    absent = {name for names in _DEVICE_OBJECTS.values() for name in names} - set(wanted)
     directory = work / objects.name
     shutil.copytree(objects, directory, dirs_exist_ok=True)
     return sorted(

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from graphc.errors import ConfigError
 
-DEVICE_KINDS = ("opencl",)
+DEVICE_KINDS = ("opencl", "vulkan")
 
 TvmValue: TypeAlias = "str | int | tuple[str, ...]"
 

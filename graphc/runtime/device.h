@@ -1,4 +1,4 @@
-/* device.h: what a back end (the CPU, OpenCL) does for the static plan. */
+/* device.h: what a back end (the CPU, OpenCL, Vulkan) does for the static plan. */
 #ifndef GRAPHC_DEVICE_H_
 #define GRAPHC_DEVICE_H_
 
@@ -33,6 +33,7 @@ typedef struct gc_device {
 
 extern const gc_device gc_device_cpu;
 extern const gc_device gc_device_opencl;
+extern const gc_device gc_device_vulkan;
 
 /* launch.c: runs a kernel's entry for a context's device. */
 int gc_launch(gc_context *context, const char *name, gc_kernel kernel, gc_value *args,

@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from graphc.codegen import builder as tir
 
 WORK_GROUP = 256
 """Threads of a work-group where nothing asks for another number; a device may allow fewer."""
+
+
+_MOST_GROUPS = 1 << 15
 
 
 def group(extent: Any, axis: str = "x") -> Any:
@@ -46,8 +50,11 @@ def each(extents: Sequence[Any], threads: int) -> Iterator[list[Any]]:
     """One thread for every element of a box; yields the element's indices."""
     total = tir.product(extents)
     blocks = (total + tir.const(threads - 1)) // tir.const(threads)
-    with group(blocks) as block, thread(threads) as lane:
-        index = block * tir.const(threads) + lane
+    # Devices take at least 65,535 work-groups along an axis; what is beyond goes along another.
+    across = tirx.min(blocks, tir.const(_MOST_GROUPS))
+    down = (blocks + tir.const(_MOST_GROUPS - 1)) // tir.const(_MOST_GROUPS)
+    with group(down, "y") as row, group(across, "x") as block, thread(threads) as lane:
+        index = (row * tir.const(_MOST_GROUPS) + block) * tir.const(threads) + lane
         with tir.when(index < total), tir.then():
             yield unflatten(index, extents)
 

@@ -1,23 +1,33 @@
-"""OpenCL targets through the artifact's own runtime: on a device that is there, or PoCL on the CPU.
+"""Device targets through the artifact's own runtime, on a device that is there or its stand-in.
 
-Install PoCL with `apt install pocl-opencl-icd ocl-icd-libopencl1`; without a device those tests are
-skipped.
+OpenCL: PoCL on the CPU (apt install pocl-opencl-icd ocl-icd-libopencl1). Vulkan: lavapipe (apt
+install mesa-vulkan-drivers libvulkan1; vulkan-validationlayers checks how it is used). What is not
+there is skipped.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_models
 from onnx import TensorProto, helper
+from tvm import relax
 
 import graphc
 from graphc import compiler
+from graphc.codegen import vulkan
+from graphc.codegen.device import build_device
+from graphc.codegen.glsl import print_kernel
+from graphc.codegen.templates.gpu import rows
 from graphc.errors import GraphcError
+from graphc.targets import load
 from graphc.verify import verify
 
 
@@ -36,10 +46,33 @@ def has_opencl() -> bool:
     return not library.clGetDeviceIDs(first, everything, 0, None, ctypes.byref(devices))
 
 
-needs_opencl = pytest.mark.skipif(
-    not has_opencl(),
-    reason="no OpenCL device: apt install pocl-opencl-icd ocl-icd-libopencl1",
-)
+def has_vulkan() -> bool:
+    """A loader, and a driver's description where loaders look for them."""
+    try:
+        ctypes.CDLL("libvulkan.so.1")
+    except OSError:
+        return False
+    folders = (Path(root) / "vulkan/icd.d" for root in ("/usr/share", "/etc", "/usr/local/share"))
+    return any(folder.glob("*.json") for folder in folders)
+
+
+KINDS = [
+    pytest.param(
+        "opencl",
+        marks=pytest.mark.skipif(
+            not has_opencl(),
+            reason="no OpenCL device: apt install pocl-opencl-icd ocl-icd-libopencl1",
+        ),
+    ),
+    pytest.param(
+        "vulkan",
+        marks=pytest.mark.skipif(
+            not has_vulkan(),
+            reason="no Vulkan device: apt install mesa-vulkan-drivers libvulkan1",
+        ),
+    ),
+]
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(autouse=True)
@@ -98,20 +131,20 @@ def block(path: Path) -> Path:
     return path
 
 
-@needs_opencl
-def test_a_transformer_block_equals_onnx_runtime(tmp_path: Path, binaries: Path) -> None:
+@each_kind
+def test_a_transformer_block_equals_onnx_runtime(kind: str, tmp_path: Path, binaries: Path) -> None:
     source = block(tmp_path / "block.onnx")
-    artifact = compiler.compile(source, "opencl", tmp_path / "block.gc")
+    artifact = compiler.compile(source, kind, tmp_path / "block.gc")
     assert artifact.manifest.numerics is not None and artifact.manifest.numerics["passed"]
     templates = {kernel.template.split("/")[0] for kernel in artifact.manifest.kernels}
     assert {"gpu matmul", "gpu softmax", "gpu layer_norm"} <= templates
     for batch, length in ((1, 1), (2, 63), (1, 64), (3, 65)):
         assert verify(tmp_path / "block.gc", source, {"batch": batch, "s": length}).passed
-    assert list(binaries.glob("*.bin"))
+    assert list(binaries.iterdir())
 
 
-@needs_opencl
-def test_names_of_a_model_never_become_code(tmp_path: Path) -> None:
+@each_kind
+def test_names_of_a_model_never_become_code(kind: str, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "/w){}*/ int"], ["*/ #error"], name="first"),
         helper.make_node("Add", ["*/ #error", 'b"1"'], ["y"], name="second"),
@@ -122,21 +155,23 @@ def test_names_of_a_model_never_become_code(tmp_path: Path) -> None:
     source = tiny_models.save(
         tmp_path / "hostile.onnx", helper.make_graph(nodes, "g", inputs, outputs, weights)
     )
-    compiler.compile(source, "opencl", tmp_path / "hostile.gc")
+    compiler.compile(source, kind, tmp_path / "hostile.gc")
 
 
-@needs_opencl
-def test_a_damaged_binary_is_compiled_again(tmp_path: Path, binaries: Path) -> None:
+@each_kind
+def test_a_damaged_binary_is_compiled_again(kind: str, tmp_path: Path, binaries: Path) -> None:
     source = tiny_models.perceptron(tmp_path / "mlp.onnx")
-    compiler.compile(source, "opencl", tmp_path / "mlp.gc")
-    for binary in binaries.glob("*.bin"):
-        binary.write_bytes(b"no program" * 10)
+    compiler.compile(source, kind, tmp_path / "mlp.gc")
+    for binary in binaries.iterdir():
+        data = bytearray(binary.read_bytes())
+        data[len(data) // 2 :] = b"x" * (len(data) - len(data) // 2)
+        binary.write_bytes(data)
     assert verify(tmp_path / "mlp.gc", source, {"batch": 5}).passed
 
 
-@needs_opencl
-def test_index_checks_and_odd_inputs(tmp_path: Path) -> None:
-    compiler.compile(tiny_models.embedding(tmp_path / "e.onnx"), "opencl", tmp_path / "e.gc")
+@each_kind
+def test_index_checks_and_odd_inputs(kind: str, tmp_path: Path) -> None:
+    compiler.compile(tiny_models.embedding(tmp_path / "e.onnx"), kind, tmp_path / "e.gc")
     with graphc.load(tmp_path / "e.gc") as model:
         ids = np.arange(24).reshape(4, 6)
         (whole,) = model.run(None, {"ids": ids})
@@ -147,12 +182,55 @@ def test_index_checks_and_odd_inputs(tmp_path: Path) -> None:
         np.testing.assert_array_equal(model.run(None, {"ids": ids})[0], whole)
 
 
+@pytest.mark.parametrize("kind", ["opencl", "vulkan"])
 def test_without_a_driver_the_remedy_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tiny_models.perceptron(tmp_path / "mlp.onnx")
-    compiler.compile(source, "opencl", tmp_path / "mlp.gc", verify=False)
-    monkeypatch.setenv("GRAPHC_OPENCL_DEVICE", "99")
-    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    with pytest.raises(GraphcError, match="OpenCL"):
+    compiler.compile(source, kind, tmp_path / "mlp.gc", verify=False)
+    for variable in ("GRAPHC_OPENCL_DEVICE", "GRAPHC_VULKAN_DEVICE"):
+        monkeypatch.setenv(variable, "99")
+    with pytest.raises(GraphcError, match=r"OpenCL|Vulkan"):
         graphc.load(tmp_path / "mlp.gc")
+
+
+@pytest.mark.skipif(
+    not has_vulkan() or not Path("/usr/share/vulkan/explicit_layer.d").is_dir(),
+    reason="no Vulkan validation: apt install vulkan-validationlayers mesa-vulkan-drivers",
+)
+def test_vulkan_is_used_as_its_validation_layer_demands(tmp_path: Path) -> None:
+    compiler.compile(block(tmp_path / "block.onnx"), "vulkan", tmp_path / "b.gc", verify=False)
+    command = [tmp_path / "b.gc" / "graphc-run", tmp_path / "b.gc", "--random"]
+    done = subprocess.run(
+        [*command, "--dim", "batch=2", "--dim", "s=5", "--repeat", "2"],
+        env={**os.environ, "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "alidation" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_glsl_keeps_the_roundings_of_polynomials() -> None:
+    """x + big - big rounds x: a compiler that simplifies it gives another exponential."""
+    device = load.get("vulkan")
+    kernel = rows.build_softmax(
+        [SimpleNamespace(ty=relax.TensorType((3, 50), "float32"))],
+        SimpleNamespace(axis=-1),
+        relax.TensorType((3, 50), "float32"),
+        device,
+    )
+    assert kernel is not None
+    words: list[str] = []
+
+    def keep(function: Any, name: str) -> bytes:
+        words.append(print_kernel(function))
+        return b""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vulkan, "compile_kernel", keep)
+        build_device({"softmax": kernel}, device)
+    (text,) = words
+    assert "local_size_x = 64" in text and "barrier();" in text
+    lines = [line for line in text.splitlines() if "12583038" in line or "12582912" in line]
+    assert lines and all("precise float" in line for line in lines), text
