@@ -263,9 +263,9 @@ def _quantize(
     assert config.quantize is not None
     if model.decoder is not None:
         return quantize(model, Request(config.quantize, device, config)), None
-    run = _trial(config, device).run
-    data = trial.inputs(model, config.calibration)
-    request = Request(config.quantize, device, config, run, data)
+    tried = _trial(config, device)
+    run, data = tried.run, trial.inputs(model, config.calibration)
+    request = Request(config.quantize, device, config, run, data, tried.time)
     small = quantize(model, request)
     return small, quality.measure(model, small, config.quantize, run, data).record()
 

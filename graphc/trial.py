@@ -5,23 +5,27 @@ Quantisation needs both: to learn ranges, to measure what it costs, and to prove
 
 from __future__ import annotations
 
+import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from graphc import artifact, module, testing
 from graphc.errors import ConfigError, InputError
 from graphc.ir import Dim, Model
 from graphc.passes.scheme import Feeds
+from graphc.testing import Array
 
 Assemble = Callable[[Model, artifact.Draft], None]
 """The stages of a compile from a quantised model to a complete artifact."""
 
+_REPEATS: Final = 7
 _BATCH: Final = 2
 _LENGTH: Final = 24
 _SETS: Final = 2
@@ -34,21 +38,42 @@ class Trial:
     assemble: Assemble
     threads: int
 
-    def run(self, model: Model, data: Sequence[Feeds]) -> list[list[npt.NDArray[np.generic]]]:
+    def run(self, model: Model, data: Sequence[Feeds]) -> list[list[Array]]:
         """All outputs of each set of inputs."""
+        with self._loaded(model) as loaded:
+            return [_outputs(loaded, feeds) for feeds in data]
+
+    def time(self, model: Model, data: Sequence[Feeds]) -> float:
+        """Seconds for all sets of inputs together: the median of several runs."""
+        with self._loaded(model) as loaded:
+            for feeds in data:
+                _outputs(loaded, feeds)
+            runs = []
+            for _ in range(_REPEATS):
+                start = time.perf_counter()
+                for feeds in data:
+                    _outputs(loaded, feeds)
+                runs.append(time.perf_counter() - start)
+        return statistics.median(runs)
+
+    @contextmanager
+    def _loaded(self, model: Model) -> Iterator[module.Module]:
         with tempfile.TemporaryDirectory(prefix="graphc-trial-") as folder:
             path = Path(folder) / "trial.gc"
             with artifact.publish(path) as draft:
                 self.assemble(model, draft)
             with module.load(path, threads=self.threads) as loaded:
-                names = [port.name for port in loaded.outputs]
-                try:
-                    return [loaded.run(names, dict(feeds)) for feeds in data]
-                except InputError as error:
-                    raise ConfigError(
-                        f"the model does not take the inputs it is tried with: {error}\n"
-                        "give some with --calibration"
-                    ) from error
+                yield loaded
+
+
+def _outputs(loaded: module.Module, feeds: Feeds) -> list[Array]:
+    try:
+        return loaded.run([port.name for port in loaded.outputs], dict(feeds))
+    except InputError as error:
+        raise ConfigError(
+            f"the model does not take the inputs it is tried with: {error}\n"
+            "give some with --calibration"
+        ) from error
 
 
 def inputs(model: Model, calibration: Path | None) -> list[Feeds]:
@@ -75,7 +100,7 @@ def inputs(model: Model, calibration: Path | None) -> list[Feeds]:
     return [{name: feeds[name] for name in wanted} for feeds in sets]
 
 
-def _read(path: Path) -> Mapping[str, npt.NDArray[np.generic]]:
+def _read(path: Path) -> Mapping[str, Array]:
     if path.suffix != ".npz":
         raise ConfigError(f"calibration = {path}: expected a .npz file, or a folder")
     try:
@@ -85,9 +110,9 @@ def _read(path: Path) -> Mapping[str, npt.NDArray[np.generic]]:
         raise ConfigError(f"calibration = {path}: cannot be read: {error}") from error
 
 
-def _array(path: Path) -> npt.NDArray[np.generic]:
+def _array(path: Path) -> Array:
     try:
-        value: npt.NDArray[np.generic] = np.load(path, allow_pickle=False)
+        value: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"calibration = {path}: cannot be read: {error}") from error
     return value

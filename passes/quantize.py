@@ -13,11 +13,12 @@ from tvm import relax
 
 from graphc.errors import ConfigError
 from graphc.ir import Model
-from graphc.passes import quantize_int8, quantize_static
+from graphc.passes import quantize_auto, quantize_int8, quantize_static
 from graphc.passes.nbits_scheme import EXAMPLES, NbitsScheme, parse
 from graphc.passes.scheme import Request, Scheme
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
+    "auto": quantize_auto.auto,
     "int8": quantize_int8.dynamic,
     "int8-static": quantize_static.static,
     "w8": quantize_int8.weight_only,

@@ -34,26 +34,24 @@ op = relax.op
 
 def weight_only(model: Model, request: Request) -> Model:
     """Every weight that only products read: int8 codes, float activations."""
-    del request
-    return rewrite(model, _weight_only)
+    return rewrite(model, lambda graph: _weight_only(graph, request.keep))
 
 
-def _weight_only(graph: Graph) -> None:
-    for weight in _weights(graph):
+def _weight_only(graph: Graph, keep: frozenset[str]) -> None:
+    for weight in _weights(graph, keep):
         if weight.name not in graph.quantized:
             graph.quantized[weight.name] = by_channel(graph.params, weight, "float")
 
 
 def dynamic(model: Model, request: Request) -> Model:
     """Every product with a weight in int8, its activations quantised row by row."""
-    del request
-    return rewrite(model, _dynamic)
+    return rewrite(model, lambda graph: _dynamic(graph, request.keep))
 
 
-def _dynamic(graph: Graph) -> None:
+def _dynamic(graph: Graph, keep: frozenset[str]) -> None:
     rows: dict[Node, tuple[Node, Node, Node]] = {}
     for node in graph.walk():
-        if quantizable(graph, node):
+        if quantizable(graph, node, keep):
             x = node.inputs[0]
             if x not in rows:
                 rows[x] = _quantized_rows(graph, x)
@@ -75,9 +73,9 @@ def _quantized_rows(graph: Graph, x: Node) -> tuple[Node, Node, Node]:
     return codes, step, zero
 
 
-def quantizable(graph: Graph, node: Node) -> bool:
+def quantizable(graph: Graph, node: Node, keep: frozenset[str] = frozenset()) -> bool:
     """A float32 product x @ w with a weight that has, or can be given, one scale per column."""
-    if node.op != "matmul" or len(node.inputs) != 2:
+    if node.op != "matmul" or len(node.inputs) != 2 or node.name in keep:
         return False
     weight = node.inputs[1]
     if weight.op != "param" or not is_product(weight, node) or int(weight.shape[0]) < SHALLOW:
@@ -127,10 +125,12 @@ def _is_by_channel(weight: QuantizedWeight, depth: int) -> bool:
     return weight.minima is None and weight.group == depth and not weight.transposed
 
 
-def _weights(graph: Graph) -> list[Node]:
+def _weights(graph: Graph, keep: frozenset[str]) -> list[Node]:
     """Weights that are read by products only."""
     return [
         node
         for node in graph.nodes()
-        if node.op == "param" and node.users and all(quantizable(graph, u) for u in node.users)
+        if node.op == "param"
+        and node.users
+        and all(quantizable(graph, user, keep) for user in node.users)
     ]

@@ -56,7 +56,7 @@ def _activations(model: Model) -> list[str]:
 def _static(graph: Graph, samples: dict[str, list[calibrate.Values]], request: Request) -> None:
     codes: dict[Node, Node] = {}
     for node in graph.walk():
-        if not quantizable(graph, node) or node.inputs[0].name not in samples:
+        if not quantizable(graph, node, request.keep) or node.inputs[0].name not in samples:
             continue
         x, weight = node.inputs
         seen = samples[x.name]

@@ -20,12 +20,16 @@ Run: TypeAlias = Callable[[Model, Sequence[Feeds]], list[list[npt.NDArray[np.gen
 """Compiles a model for the machine at hand and runs it: the outputs of each set of inputs."""
 
 
+Time: TypeAlias = Callable[[Model, Sequence[Feeds]], float]
+"""Compiles a model and times it: seconds for all sets of inputs together."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One quantisation: the scheme's name and what it may use.
 
     `data` are sets of inputs, from the calibration file or drawn at random; None where the scheme
-    is used without a way to run models.
+    is used without a way to run models. `keep` names products that stay as they are.
     """
 
     scheme: str
@@ -33,6 +37,8 @@ class Request:
     config: CompileConfig
     run: Run | None = None
     data: Sequence[Feeds] = ()
+    time: Time | None = None
+    keep: frozenset[str] = frozenset()
 
 
 Scheme: TypeAlias = Callable[[Model, Request], Model]

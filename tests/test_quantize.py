@@ -38,6 +38,19 @@ def test_schemes(scheme: str, tmp_path: Path) -> None:
             assert compare(loaded(x=x)["y"], expected).cosine > 0.999
 
 
+@pytest.mark.parametrize(("bound", "float_products"), [(0.5, 0), (1e-7, 2)])
+def test_auto_keeps_the_bound(bound: float, float_products: int, tmp_path: Path) -> None:
+    """A wide bound lets everything be small; a tight one nothing. Whether it pays is timed."""
+    model = tiny_models.perceptron(tmp_path / "tiny.onnx")
+    place = tmp_path / "auto.gc"
+    artifact = graphc.compile(model, output=place, quantize="auto", max_error=bound)
+    quality = artifact.manifest.quality
+    assert quality is not None
+    assert 1 - quality["outputs"][0]["cosine"] <= max(bound, 1e-6)
+    small = [kernel for kernel in artifact.manifest.kernels if "int8" in kernel.template]
+    assert float_products == 0 or not small
+
+
 def test_smoothing_takes_care_of_large_columns(tmp_path: Path) -> None:
     """One input column in a thousand times larger steps would leave the others none."""
     model = tiny_models.perceptron(tmp_path / "tiny.onnx")
