@@ -65,3 +65,9 @@ def test_special_values() -> None:
     for odd in (fast.erf, fast.tanh):
         np.testing.assert_allclose(run(odd, x)[:6], [1, -1, nan, 0, 1, -1], rtol=1.2e-7)
     np.testing.assert_array_equal(run(fast.sigmoid, x)[:6], [1, 0, nan, 0.5, 1, 0])
+
+
+def test_rounding_is_to_even_and_in_vectors() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e9, 7.49, -7.51] * 2, dtype=np.float32)
+    np.testing.assert_array_equal(run(tirx.nearbyint, x), np.rint(x))
+    assert fast.vectorisable(tirx.nearbyint(tir.f32(0.5))).op.name == "tirx.round"
