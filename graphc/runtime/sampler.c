@@ -4,6 +4,7 @@
  * top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024), typical (Meister et al. 2023),
  * each over what the one before has left. Ties go to the smaller token, so that the same logits
  * give the same token everywhere. */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -38,18 +39,18 @@ static float quick_exp(float x) {
   return p * power.value;
 }
 
-/* log(sum(exp(logits))); the largest one is given. */
-static double log_sum(const float *logits, int64_t n, float highest) {
+/* sum(exp(x - highest)) */
+static double sum_exp(const float *x, int64_t n, float highest) {
   double sum = 0;
   for (int64_t start = 0; start < n; start += 1024) {
     int64_t end = start + 1024 < n ? start + 1024 : n, i = start;
     float lanes[16] = {0};
     for (; i + 16 <= end; i += 16)
-      for (int k = 0; k < 16; k++) lanes[k] += quick_exp(logits[i + k] - highest);
-    for (; i < end; i++) lanes[0] += quick_exp(logits[i] - highest);
+      for (int k = 0; k < 16; k++) lanes[k] += quick_exp(x[i + k] - highest);
+    for (; i < end; i++) lanes[0] += quick_exp(x[i] - highest);
     for (int k = 0; k < 16; k++) sum += lanes[k];
   }
-  return highest + log(sum);
+  return sum;
 }
 
 /* The largest of the logits, the smallest token among equals; -1 unless all are numbers below
@@ -228,57 +229,105 @@ static double uniform(uint64_t seed, uint64_t counter) {
   return (double)(x >> 11) * 0x1p-53;
 }
 
-/* Filters, then a draw; x [vocabulary] are the scores, of which x[best] is the largest. */
-static int32_t draw(const float *x, int64_t vocabulary, int64_t best, const gc_sampling *s,
-                    uint64_t counter, candidate *c) {
-  float highest = x[best];
-  int64_t n = 0;
-  float floor = s->min_p > 0 ? highest + logf(s->min_p) : -INFINITY;
-  /* min-p compares with the largest, which every filter keeps: it may as well be the first one.
-   * What top-p counts would change, though, so then it waits. */
-  bool early = s->top_p == 1;
-  for (int64_t i = 0; i < vocabulary; i++)
-    if (x[i] > -INFINITY && (!early || x[i] >= floor || i == best))
-      c[n++] = (candidate){x[i], (int32_t)i};
-  if (s->top_k > 0 && s->top_k < n) n = keep_best(c, n, s->top_k, INFINITY, NULL, highest);
-  if (s->top_p < 1) n = keep_best(c, n, n, s->top_p * total(c, n, highest), NULL, highest);
-  if (!early && s->min_p > 0) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++)
-      if (c[i].score >= floor || c[i].token == best) c[kept++] = c[i];
-    n = kept;
+/* Candidates with a score of at least `threshold`. */
+static int64_t gather(const float *x, int64_t n, float threshold, candidate *c) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < n; i++) {
+    c[found] = (candidate){x[i], (int32_t)i}; /* without a branch: few of them stay */
+    found += x[i] >= threshold;
   }
-  if (s->typical_p < 1) n = keep_typical(c, n, s->typical_p, x, highest);
-  double left = uniform(s->seed, counter) * total(c, n, highest);
+  return found;
+}
+
+/* Candidates among which the `most` best are, and those that have `mass` of the sum of
+ * exponentials: the best ones are near the highest score, so few are looked at. */
+static int64_t gather_best(const float *x, int64_t n, float highest, int64_t most, double mass,
+                           candidate *c) {
+  for (float below = 4; below < 128; below *= 2) {
+    int64_t found = gather(x, n, highest - below, c);
+    if (found >= most || total(c, found, highest) >= mass) return found;
+  }
+  return gather(x, n, -FLT_MAX, c);
+}
+
+/* A draw from all tokens: first the block of tokens that it falls into, then the token. */
+static int32_t draw_any(const float *x, int64_t n, float highest, double u) {
+  enum { BLOCK = 1024 };
+  double left = u * sum_exp(x, n, highest);
+  int64_t start = 0, last = -1;
+  for (; start + BLOCK < n; start += BLOCK) {
+    double sum = sum_exp(x + start, BLOCK, highest);
+    if (left < sum) break;
+    left -= sum;
+  }
+  for (int64_t i = start; i < n; i++) {
+    if (x[i] == -INFINITY) continue;
+    last = i;
+    left -= quick_exp(x[i] - highest);
+    if (left < 0) break;
+  }
+  if (last >= 0) return (int32_t)last;
+  for (last = start; x[last] == -INFINITY;) last--; /* rounding went past the last token */
+  return (int32_t)last;
+}
+
+/* Filters, then a draw; x [n] are the scores, of which x[best] is the largest. */
+static int32_t draw(const float *x, int64_t n, int64_t best, const gc_sampling *s,
+                    uint64_t counter, candidate *c) {
+  float highest = x[best], floor = s->min_p > 0 ? highest + logf(s->min_p) : -FLT_MAX;
+  double u = uniform(s->seed, counter);
+  int64_t found;
+  if (s->top_k > 0 && s->top_k < n) {
+    found = gather_best(x, n, highest, s->top_k, INFINITY, c);
+    found = keep_best(c, found, s->top_k, INFINITY, NULL, highest);
+    if (s->top_p < 1)
+      found = keep_best(c, found, found, s->top_p * total(c, found, highest), NULL, highest);
+  } else if (s->top_p < 1) {
+    double mass = s->top_p * sum_exp(x, n, highest);
+    found = gather_best(x, n, highest, n, mass, c);
+    found = keep_best(c, found, found, mass, NULL, highest);
+  } else if (s->min_p > 0 || s->typical_p < 1) {
+    found = gather(x, n, floor, c);
+  } else {
+    return draw_any(x, n, highest, u);
+  }
+  if (s->min_p > 0) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < found; i++)
+      if (c[i].score >= floor || c[i].token == best) c[kept++] = c[i];
+    found = kept;
+  }
+  if (s->typical_p < 1) found = keep_typical(c, found, s->typical_p, x, highest);
+  double left = u * total(c, found, highest);
   int64_t at = 0;
-  for (; at < n - 1; at++) {
+  for (; at < found - 1; at++) {
     left -= quick_exp(c[at].score - highest);
     if (left < 0) break;
   }
   return c[at].token;
 }
 
-static int choose(const float *logits, int64_t vocabulary, const gc_sampling *s,
+static int choose(const float *logits, int64_t vocabulary, int64_t best, const gc_sampling *s,
                   const int32_t *history, int64_t n_history, int64_t n_answer, uint64_t counter,
                   int32_t *token, gc_error *error) {
   size_t n = (size_t)vocabulary;
-  candidate *c = malloc(n * (sizeof *c + sizeof(float)));
+  candidate *c = malloc((n + 1) * (sizeof *c + sizeof(float)));
   if (!c) return gc_fail(error, GC_ERROR_MEMORY, "out of memory");
-  float *x = (float *)(c + n);
+  float *x = (float *)(c + n + 1);
+  /* A very low temperature makes infinities of differences: then the largest is the only one. */
+  float scale = s->temperature > 1e-30f ? 1 / s->temperature : 1;
   memcpy(x, logits, n * sizeof *x);
-  /* The candidates are not needed yet: their memory remembers which tokens were seen. */
-  if (changes_logits(s)) change(x, s, vocabulary, history, n_history, n_answer, (uint8_t *)c);
-  int64_t best = largest(x, vocabulary);
   int code = GC_OK;
-  if (best < 0) {
-    code = not_numbers(x, vocabulary, error);
-  } else if (s->temperature == 0) {
-    *token = (int32_t)best;
-  } else {
-    for (size_t i = 0; i < n; i++) x[i] /= s->temperature;
-    /* A very low temperature makes infinities of differences: then the largest is the only one. */
-    bool finite = fabsf(x[best]) < INFINITY;
-    *token = finite ? draw(x, vocabulary, best, s, counter, c) : (int32_t)best;
+  if (changes_logits(s)) {
+    /* The candidates are not needed yet: their memory remembers which tokens were seen. */
+    change(x, s, vocabulary, history, n_history, n_answer, (uint8_t *)c);
+    best = largest(x, vocabulary);
+    if (best < 0) code = not_numbers(x, vocabulary, error);
+  }
+  if (!code) *token = (int32_t)best;
+  if (!code && s->temperature > 1e-30f) {
+    for (size_t i = 0; i < n; i++) x[i] *= scale;
+    if (fabsf(x[best]) < INFINITY) *token = draw(x, vocabulary, best, s, counter, c);
   }
   free(c);
   return code;
@@ -304,8 +353,9 @@ int gc_sample(const float *logits, int64_t vocabulary, const gc_sampling *sampli
   if (s.temperature == 0 && !changes_logits(&s))
     *token = (int32_t)best;
   else
-    code = choose(logits, vocabulary, &s, history, n_history, n_answer, counter, token, error);
+    code = choose(logits, vocabulary, best, &s, history, n_history, n_answer, counter, token, error);
   if (!code)
-    *logprob = (float)(logits[*token] - log_sum(logits, vocabulary, logits[best]));
+    *logprob = (float)((double)logits[*token] - logits[best] -
+                       log(sum_exp(logits, vocabulary, logits[best])));
   return code;
 }
