@@ -18,7 +18,7 @@ import click
 
 from graphc import __version__, cli_llm, env
 from graphc.config import CACHE_DTYPES
-from graphc.errors import GraphcError, ModelError
+from graphc.errors import ConfigError, GraphcError, ModelError
 
 _PATH = click.Path(path_type=Path)
 _DIM = click.option(
@@ -249,7 +249,8 @@ def verify(
 
 @cli.command(
     epilog=_example(
-        "graphc bench model.gc --dim batch=1 --dim sequence=128 --against onnxruntime model.onnx"
+        "graphc bench model.gc --dim batch=1 --dim sequence=128 --against onnxruntime model.onnx",
+        "graphc bench llm.gc --prefill 512 --decode 128 --against llama.cpp model.gguf",
     )
 )
 @click.argument("directory", metavar="DIR", type=_PATH)
@@ -257,10 +258,12 @@ def verify(
 @_INPUT
 @click.option(
     "--against",
-    type=(click.Choice(["onnxruntime"]), _PATH),
-    metavar="onnxruntime MODEL",
+    type=(click.Choice(["onnxruntime", "llama.cpp"]), _PATH),
+    metavar="onnxruntime|llama.cpp MODEL",
     help="Measure another runtime on MODEL side by side.",
 )
+@click.option("--prefill", type=click.IntRange(min=1), help="Tokens that a language model reads.")
+@click.option("--decode", type=click.IntRange(min=1), help="Tokens that a language model writes.")
 @_THREADS
 @click.option(
     "--seconds",
@@ -275,11 +278,20 @@ def bench(
     dims: tuple[str, ...],
     inputs: tuple[str, ...],
     against: tuple[str, Path] | None,
+    prefill: int | None,
+    decode: int | None,
     threads: int | None,
     seconds: float,
     as_json: bool,
 ) -> None:
     """Measure an artifact: median time, share of this machine's peak, another runtime beside it."""
+    if prefill is not None or decode is not None:
+        if dims or inputs:
+            raise ConfigError("--prefill and --decode fix all dimensions: leave out --dim, --input")
+        cli_llm.bench(directory, prefill or 512, decode or 128, against, threads, seconds, as_json)
+        return
+    if against is not None and against[0] == "llama.cpp":
+        raise ConfigError("llama.cpp runs language models: give --prefill and --decode")
     from graphc import arrays, config, show
     from graphc.bench import bench as measure
 

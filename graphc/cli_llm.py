@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from graphc import env
-from graphc.errors import InputError
+from graphc.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from graphc.llm.llm import LLM
@@ -202,6 +202,34 @@ def serve(
             queue=queue,
             ready=lambda address: click.echo(f"serving {model} at {address}"),
         )
+
+
+def bench(
+    directory: Path,
+    prefill: int,
+    decode: int,
+    against: tuple[str, Path] | None,
+    threads: int | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """What graphc bench does with a language model."""
+    from graphc import bench_llm, show
+
+    if against is not None and against[0] != "llama.cpp":
+        raise ConfigError(f"{against[0]} has no paged cache: compare with llama.cpp FILE.gguf")
+    other = None if against is None else against[1]
+    result = bench_llm.bench(
+        directory, prefill, decode, against=other, threads=threads, seconds=seconds
+    )
+    if as_json:
+        click.echo(show.as_json(result.record()))
+        return
+    click.echo(
+        f"{prefill} tokens read, {decode} written, {result.threads} threads; decode reads "
+        f"{100 * result.bandwidth_share:.0f} % of {result.read_gbs:.1f} GB/s\n"
+        f"{show.table(bench_llm.table_rows(result))}"
+    )
 
 
 def _ask() -> str | None:

@@ -50,6 +50,7 @@ RANKS = (
         "verify_decoder",
         "locate",
         "bench",
+        "bench_llm",
         "inspection",
     ),
     ("quality", "trial", "cache", "compiler", "check"),

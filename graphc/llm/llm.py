@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,8 +271,6 @@ def _answer(request: Request) -> Answer:
 
 
 def _open(directory: Path, threads: int | None, cache_tokens: int | None) -> PagedModel:
-    library = importlib.import_module("graphc.llm.model")
-    model: PagedModel = library.LanguageModel.open(
-        directory, threads=threads, cache_tokens=cache_tokens
-    )
-    return model
+    from graphc.llm.model import LanguageModel
+
+    return LanguageModel.open(directory, threads=threads, cache_tokens=cache_tokens)

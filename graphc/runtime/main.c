@@ -376,6 +376,7 @@ static int generate_and_report(gc_model *model, const generate_request *request)
   gc_error error;
   generate_report report;
   if (generate(model, request, &report, &error)) return report_error(&error);
+  if (request->user) speech_end(request->user);
   printf("\n");
   fprintf(stderr, "prefill %.1f tokens/s, decode %.1f tokens/s\n",
           (double)request->n_prompt / report.prefill_seconds,

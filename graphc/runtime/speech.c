@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "vocabulary.h"
 
 int speech_open(speech *s, const char *directory, const char *text, bool chat, gc_error *error) {
   *s = (speech){.began = !chat};
@@ -39,7 +40,18 @@ void speech_close(speech *s) {
 
 /* How many bytes the character that begins so has; what begins none stands for itself. */
 static size_t character_bytes(unsigned char lead) {
-  return lead >= 0xf0 && lead < 0xf8 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+  return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+}
+
+/* Writes what is pending: a character, or the sign for a broken one. */
+static void say(speech *s) {
+  size_t place;
+  if (gc_is_utf8((const uint8_t *)s->pending, s->n_pending, &place)) {
+    fwrite(s->pending, 1, s->n_pending, stdout);
+  } else {
+    fputs("\xef\xbf\xbd", stdout);
+  }
+  s->n_pending = 0;
 }
 
 int speech_emit(void *user, int32_t token) {
@@ -50,14 +62,13 @@ int speech_emit(void *user, int32_t token) {
   s->began = true;
   for (size_t i = 0; i < n; i++) {
     bool continues = ((unsigned char)text[i] & 0xc0) == 0x80;
-    if (s->n_pending && !continues) { /* the character before stays broken */
-      fputs("\xef\xbf\xbd", stdout);
-      s->n_pending = 0;
-    }
+    if (s->n_pending && !continues) say(s); /* the character before stays broken */
     s->pending[s->n_pending++] = text[i];
-    if (s->n_pending < character_bytes((unsigned char)s->pending[0])) continue;
-    fwrite(s->pending, 1, s->n_pending, stdout);
-    s->n_pending = 0;
+    if (s->n_pending == character_bytes((unsigned char)s->pending[0])) say(s);
   }
   return fflush(stdout);
+}
+
+void speech_end(speech *s) {
+  if (s->n_pending) say(s);
 }

@@ -25,4 +25,7 @@ void speech_close(speech *s);
 /* Writes the whole characters that a token completes to standard output; `user` is the speech. */
 int speech_emit(void *user, int32_t token);
 
+/* Writes a sign for the character that the answer ends within, if it does. */
+void speech_end(speech *s);
+
 #endif

@@ -59,7 +59,6 @@ def test_bad_use(graphc_cli: CommandLine, faked: Path, arguments: list[str], mes
 
 
 def test_a_folder_without_a_model(graphc_cli: CommandLine, tmp_path: Path) -> None:
-    pytest.importorskip("graphc.llm.model")
     assert "not an artifact" in graphc_cli.refused("generate", tmp_path, "--prompt", "x")
 
 
