@@ -37,16 +37,15 @@ def round_bytes_reference(x: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
 
 
 def round_bytes(lanes: int) -> Instruction:
-    """From `lanes` float32 in [-128, 127] to `lanes` / 4 int32; NaN becomes 0."""
+    """From `lanes` float32 in [-128, 127] to `lanes` / 4 int32; NaN becomes anything."""
     wide, whole, raw = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{lanes} x i8>"
     words, name = f"<{lanes // 4} x i32>", f"graphc_round_bytes{lanes}"
-    suffix = f"v{lanes}i32.v{lanes}f32"
     text = f"""
 declare {wide} @llvm.rint.v{lanes}f32({wide})
-declare {whole} @llvm.fptosi.sat.{suffix}({wide})
 define linkonce_odr {words} @{name}({wide} %x) alwaysinline nounwind {{
   %n = call {wide} @llvm.rint.v{lanes}f32({wide} %x)
-  %i = call {whole} @llvm.fptosi.sat.{suffix}({wide} %n)
+  %p = fptosi {wide} %n to {whole}
+  %i = freeze {whole} %p
   %b = trunc {whole} %i to {raw}
   %r = bitcast {raw} %b to {words}
   ret {words} %r

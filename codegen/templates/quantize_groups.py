@@ -7,6 +7,7 @@ Once for all products that read the same activations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -18,6 +19,9 @@ from graphc.codegen.templates.nbits_format import HEADER, Format
 from graphc.targets.target import Target
 
 TEMPLATE = "quantize_groups/1"
+
+_WRITTEN_OUT = 8
+_TINY = 1e-30  # instead of a division by 0
 
 
 def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
@@ -44,7 +48,8 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
             scale, inverse = _scale(values, row, first, form.group, lanes, largest)
             total = tir.local([lanes])
             tir.fill(total, lanes, tir.f32(0.0))
-            with tir.serial(form.group // lanes) as part:
+
+            def quantized(part: Any) -> None:
                 at = first + part * tir.const(lanes)
                 whole = _whole(values, row, at, inverse, lanes, total)
                 place = record + tir.const(HEADER) + part * tir.const(lanes // 4)
@@ -52,6 +57,8 @@ def build(source: Any, form: Format, target: Target) -> tirx.PrimFunc:
                     tir.store(out, [row, place], rounded(whole))
                 else:
                     store_vector(out, [row, place], lanes // 4, rounded(whole))
+
+            _parts(form.group // lanes, quantized)
             tir.store(floats, [row, record], scale)
             summed = tir.bind(sum_of(vector(total, [tir.const(0)], lanes)))
             correction = [row, record + tir.const(1)]
@@ -76,17 +83,30 @@ def records_shape(source: Any, form: Format) -> list[Any]:
     return [*lead, tir.const(int(depth) // form.group), tir.const(form.activation_words)]
 
 
+def _parts(count: int, body: Callable[[Any], None]) -> None:
+    """`body` for each part of a group, written out where they are few: then all is in registers."""
+    if count > _WRITTEN_OUT:
+        with tir.serial(count) as part:
+            body(part)
+        return
+    for part in range(count):
+        body(tir.const(part))
+
+
 def _scale(
     values: Any, row: Any, first: Any, group: int, lanes: int, largest: Any
 ) -> tuple[Any, Any]:
     """The scale of a group, and what its values are multiplied by."""
     highest, zero = tir.local([lanes]), [tir.const(0)]
     tir.fill(highest, lanes, tir.f32(0.0))
-    with tir.serial(group // lanes) as part:
+
+    def join(part: Any) -> None:
         value = tirx.abs(vector(values, [row, first + part * tir.const(lanes)], lanes))
         store_vector(highest, zero, lanes, tirx.max(value, vector(highest, zero, lanes)))
+
+    _parts(group // lanes, join)
     peak = tir.bind(largest(vector(highest, zero, lanes)))
-    inverse = tirx.Select(peak > tir.f32(0.0), tir.f32(127.0) / peak, tir.f32(0.0))
+    inverse = tir.f32(127.0) / tirx.max(peak, tir.f32(_TINY))
     return tir.bind(peak * tir.f32(1.0 / 127.0)), tir.bind(inverse)
 
 
