@@ -139,6 +139,12 @@ _QUANTISERS: Final = frozenset(
 )
 
 
+def _has_few_bits(folder: Path) -> bool:
+    from graphc.frontend import packed_folder
+
+    return packed_folder.packing_of(folder) is not None
+
+
 def _takes_bytes(node: onnx.NodeProto) -> bool:
     """accuracy_level 4: products with weights of few bits take activations of 8."""
     return any(a.name == "accuracy_level" and a.i == 4 for a in node.attribute)
@@ -150,7 +156,7 @@ def quantises_activations(path: Path) -> bool:
     Its outputs are then steps of its inputs: a difference in the last place of a float can move a
     value by a whole step of 1/255 of its range, here as between two settings of ONNX Runtime.
     """
-    if path.suffix == ".gguf":
+    if path.suffix == ".gguf" or (path.is_dir() and _has_few_bits(path)):
         return True  # its products take activations of 8 bits
     if path.suffix != ".onnx":
         return False

@@ -29,9 +29,11 @@ class TorchReference:
         self._names: tuple[str, ...]
         self._module: Any
         if path.is_dir():
-            from graphc.frontend import huggingface
+            from graphc.frontend import huggingface, packed_folder
 
-            self._module, inputs = huggingface.build(path)
+            plain = packed_folder.packing_of(path) is None
+            build = huggingface.build if plain else packed_folder.reference
+            self._module, inputs = build(path)
             self._names, self._spec = tuple(inputs), None
         elif path.suffix == ".gguf":
             from graphc.frontend import gguf

@@ -40,6 +40,10 @@ def load(
 
         if not huggingface.is_folder(path):
             raise ModelError(f"{path}: a folder without config.json is no Hugging Face model")
+        from graphc.frontend import packed_folder
+
+        if packed_folder.packing_of(path) is not None:
+            return packed_folder.load(path, dims=dims, outputs=outputs)
         return huggingface.load(path, dims=dims, outputs=outputs)
     raise ConfigError(
         f"{path}: graphc imports .onnx, .pt2 and .gguf files and Hugging Face folders: export the "

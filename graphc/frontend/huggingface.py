@@ -86,7 +86,7 @@ def build(path: Path) -> tuple[torch.nn.Module, dict[str, Input]]:
     """The module with its weights, in evaluation mode, and what it is to be called with."""
     require_torch(str(path))
     library = require_transformers(path)
-    config = _config(library, path)
+    config = config_of(library, path)
     kind = class_of(library, config, path)
     if not any(file.suffix in _WEIGHT_SUFFIXES for file in path.iterdir()):
         raise ModelError(f"{path}: it has no weights (*.safetensors)")
@@ -144,7 +144,7 @@ def require_transformers(path: Path) -> Any:
     return transformers
 
 
-def _config(transformers: Any, path: Path) -> Any:
+def config_of(transformers: Any, path: Path) -> Any:
     try:
         record = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

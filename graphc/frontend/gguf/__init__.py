@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from graphc import env
 from graphc.errors import UnsupportedError
 from graphc.frontend.gguf.reader import read
-from graphc.ir import Model, QuantizedWeight, Source, Weights
+from graphc.ir import Model
 
 if TYPE_CHECKING:
     import torch
 
     from graphc.frontend import huggingface
-    from graphc.frontend.gguf.tensors import Weight
 
 
 def load(
@@ -28,26 +24,11 @@ def load(
     outputs: Sequence[str] = (),
 ) -> Model:
     """Imports the file at `path`; see `graphc.frontend.load`."""
-    from graphc.frontend import huggingface
+    from graphc.frontend import packed
     from graphc.frontend.gguf.module import build
-    from graphc.frontend.torch_export import load_program
 
     built = build(read(path))
-    inputs = huggingface.inputs_of(built.module, path)
-    exported, names = huggingface.export(built.module, inputs, str(path))
-
-    def imported() -> Model:
-        return load_program(exported, names, dims=dims, outputs=outputs, source=str(path))
-
-    places = _places(built.module, built.weights)
-    model = imported()
-    lost = places.keys() - {_place(array) for array in model.params.values()}
-    if lost:  # the importer computed something of them: that needs their values
-        for place in lost:
-            parameter, weight = places.pop(place)
-            parameter.data.copy_(_tensor(weight.read()))
-        model = imported()
-    return _packed(model, {place: weight for place, (_, weight) in places.items()})
+    return packed.load(built.module, built.weights, path, dims, outputs)
 
 
 def reference(path: Path) -> tuple[torch.nn.Module, dict[str, huggingface.Input]]:
@@ -68,39 +49,3 @@ def companions(path: Path) -> dict[str, bytes]:
     except UnsupportedError as error:
         env.log(0, f"no tokenizer.json: {error}")
         return {}
-
-
-def _places(
-    module: torch.nn.Module, weights: Mapping[str, Weight]
-) -> dict[int, tuple[torch.nn.Parameter, Weight]]:
-    """The parameters that were left unread, by the address of their memory."""
-    return {
-        parameter.data_ptr(): (parameter, weights[name])
-        for name, parameter in module.named_parameters()
-        if name in weights and weights[name].quantized is not None
-    }
-
-
-def _packed(model: Model, weights: Mapping[int, Weight]) -> Model:
-    """The model with these weights as codes, and as floats made when they are read."""
-    params: dict[str, Source] = {}
-    quantized: dict[str, QuantizedWeight] = {}
-    for name, array in model.params.items():
-        weight = weights.get(_place(array))
-        if weight is None or weight.quantized is None:
-            params[name] = array
-            continue
-        assert array.shape == weight.shape, (name, array.shape, weight.shape)
-        params[name] = weight.read
-        quantized[name] = weight.quantized
-    return replace(model, params=Weights(params), quantized=quantized)
-
-
-def _place(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _tensor(array: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))

@@ -1,8 +1,7 @@
 """The module that a GGUF file holds the weights of, built by transformers from its metadata.
 
 transformers knows which architecture the metadata mean, how the tensors are called in it and how
-rows were moved when the file was written. Weights that stay packed are not filled in: they are
-memory that nobody has written to, while torch.export only looks at their shapes.
+rows were moved when the file was written.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import numpy as np
 from graphc.errors import ConfigError, ModelError, UnsupportedError
 from graphc.frontend import huggingface
 from graphc.frontend.gguf.reader import GgufFile
-from graphc.frontend.gguf.tensors import Weight, rearranged, weight
+from graphc.frontend.gguf.tensors import rearranged, weight
+from graphc.frontend.packed import Weight, empty, fill
 from graphc.frontend.torch_export import require_torch
 
 if TYPE_CHECKING:
@@ -29,26 +29,22 @@ _ARCHITECTURE = "general.architecture"
 
 @dataclass(frozen=True)
 class Built:
-    """`weights` by the module's parameter names; `config` as transformers reads the metadata."""
+    """`weights` by the module's parameter names."""
 
     module: torch.nn.Module
     weights: Mapping[str, Weight]
-    config: Any
 
 
 def build(file: GgufFile, *, packed: bool = True) -> Built:
-    """The module in evaluation mode; `packed`: quantised and half weights are left unread."""
+    """The module in evaluation mode; `packed`: weights of few bits are left unread."""
     path = file.path
     require_torch(str(path))
     _check(file)
     transformers, ggml = _libraries(path)
     record, config = _config(transformers, ggml, path)
-    module = _empty(transformers, config, path)
+    module = empty(_class(transformers, config, path), config, path)
     weights = dict(_weights(file, ggml, module, record))
-    _fill(module, weights, path, packed)
-    module = module.eval().requires_grad_(False)
-    huggingface.dense_experts(module)
-    return Built(module, weights, config)
+    return Built(fill(module, weights, path, packed), weights)
 
 
 def _check(file: GgufFile) -> None:
@@ -96,26 +92,13 @@ def _config(transformers: Any, ggml: Any, path: Path) -> tuple[dict[str, Any], A
     return record, config
 
 
-def _empty(transformers: Any, config: Any, path: Path) -> Any:
-    """The module without memory for its parameters."""
-    import torch
-    from accelerate import init_empty_weights
-
-    from graphc.frontend.torch_export.program import quiet
-
-    kind = transformers.AutoModelForCausalLM
+def _class(transformers: Any, config: Any, path: Path) -> Any:
+    """The class that the metadata name, or the usual one for text."""
     if getattr(config, "architectures", None):
-        kind = huggingface.class_of(transformers, config, path)
-    elif getattr(config, "is_encoder_decoder", False):
-        kind = transformers.AutoModelForSeq2SeqLM
-    try:
-        with quiet(), init_empty_weights(include_buffers=False):
-            build = kind.from_config if hasattr(kind, "from_config") else kind._from_config
-            return build(config, dtype=torch.float32)
-    except Exception as error:
-        raise ModelError(
-            f"{path}: transformers cannot build it: {huggingface.brief(error)}"
-        ) from error
+        return huggingface.class_of(transformers, config, path)
+    if getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM
 
 
 def _weights(
@@ -172,32 +155,3 @@ def _processed(
         return None, lambda values: values
     found = run(shape_only, {}).name
     return found, lambda values: np.asarray(run(values, {}).weights)
-
-
-def _fill(module: Any, weights: Mapping[str, Weight], path: Path, packed: bool) -> None:
-    import torch
-
-    parameters = dict(module.named_parameters())
-    state: dict[str, Any] = {}
-    for name, parameter in parameters.items():
-        found = weights.get(name)
-        if found is None:
-            continue
-        if tuple(parameter.shape) != found.shape:
-            raise ModelError(
-                f"{path}: {name} has the shape {list(found.shape)}, its configuration says "
-                f"{list(parameter.shape)}"
-            )
-        left = packed and found.quantized is not None
-        state[name] = torch.empty(found.shape) if left else torch.from_numpy(_own(found.read()))
-    module.load_state_dict(state, strict=False, assign=True)
-    module.tie_weights()
-    missing = [name for name, value in module.named_parameters() if value.is_meta]
-    if missing:
-        raise ModelError(
-            f"{path}: it has no weights for {', '.join(missing[:3])} ({len(missing)} in all)"
-        )
-
-
-def _own(array: np.ndarray) -> np.ndarray:
-    return np.require(array, np.float32, ["C", "W", "O"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import ml_dtypes
@@ -14,6 +14,7 @@ import numpy as np
 from graphc.errors import ConfigError, ModelError, UnsupportedError
 from graphc.frontend.gguf.blocks import BLOCKS, Block, split
 from graphc.frontend.gguf.reader import GgufFile, Tensor
+from graphc.frontend.packed import Weight
 from graphc.ir import QuantizedWeight
 
 Rearrange: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -29,18 +30,6 @@ _PLAIN: Final = {
     28: np.dtype("<f8"),
     30: np.dtype(ml_dtypes.bfloat16),
 }
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A weight of the model: its float32 value, and how it is made of codes if it is.
-
-    `quantized` is of the transposed weight where `quantized.transposed` says so.
-    """
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
-    quantized: QuantizedWeight | None = None
 
 
 def weight(file: GgufFile, tensor: Tensor) -> Weight:
