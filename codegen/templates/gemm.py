@@ -11,6 +11,8 @@
 While the first blocks of a panel are computed, the next panel is fetched into the second cache:
 with few rows a product takes as long as its weights take to come from memory, and computing and
 fetching would otherwise alternate.
+A weight of 8 bits is widened in registers, once for all rows of a block; its scale is pointwise.
+
 Arithmetic intensity of a block is rows * columns / (2 * (rows + columns)) FLOP per byte of cache
 traffic; `rows * vectors` accumulators must hide the latency of the FMA and fit the registers.
 """
@@ -94,7 +96,8 @@ def compute(width: int, columns: int) -> Any:
 
         def element(*at: Any) -> Any:
             *lead, n = at
-            return te.sum(a[(*lead, k)] * packed[n // columns, k, n % columns], axis=k)
+            weight = packed[n // columns, k, n % columns]
+            return te.sum(a[(*lead, k)] * weight.astype("float32"), axis=k)
 
         return te.compute(shape, element, name=NAME, attrs={"graphc.template": NAME})
 
@@ -169,7 +172,7 @@ class _Gemm:
             tir.prefetch(self.lines, [ahead + k * tir.const(tir.LINE_FLOATS)], level=2)
             for i, at in tir.over_tile(rows, d.vectors, d.lanes):
                 data = tir.load(self.a_rows, [start + tir.const(i), k])
-                term = data * tir.load(self.packed, [panel, k, at])
+                term = data * tir.load(self.packed, [panel, k, at]).astype("float32")
                 tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
         # The epilogue is a loop over rows, written once: it reads a copy of the accumulators, since
         # indexing them with a variable would push them out of the registers.

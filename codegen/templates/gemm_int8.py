@@ -147,8 +147,9 @@ class _Gemm:
     def build(self) -> tirx.PrimFunc:
         d, params = self.decisions, self.kernel.params
         panels = -(-self.width // d.columns)
+        work = [tir.const(2 * self.width * self.quads * dot.DEPTH), *self.root.spatial_extents[:-1]]
         with (
-            tir.function(self.kernel.name, params, str(d)) as build,
+            tir.function(self.kernel.name, params, str(d), tir.product(work)) as build,
             imported([self.dot]),
         ):
             self.rows = Rows(self.kernel, self.root, self.output)
@@ -181,6 +182,8 @@ class _Gemm:
         """acc[rows, columns] over all k, then the epilogue of each row."""
         d = self.decisions
         start = tir.bind(start)
+        first = panel * tir.const(d.columns)
+        self.rows.prefetch(start, rows, first, d.columns)
         base = tir.bind(panel * tir.const(self.quads * d.columns))
         acc = [tir.local([d.columns], "int32") for _ in range(rows)]
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
@@ -197,7 +200,6 @@ class _Gemm:
         tile = tir.local([rows, d.columns], "int32")
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
             tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
-        first = panel * tir.const(d.columns)
         whole = self.width // d.columns
         if self.width % d.columns == 0:
             self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
