@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from tvm import relax, tirx
 
+from graphc.codegen.templates.quantize_rows import LEVELS
 from graphc.ir import Expr
 
 COMPOSITE = "graphc.quantize_rows"
-LEVELS = 255.0
 
 
 def quantize_rows_function(shape: Sequence[Expr]) -> relax.Function:

@@ -15,7 +15,8 @@ from graphc.codegen import builder as tir
 from graphc.targets.target import Target
 
 VERSION = 1
-_LEVELS = 255.0
+LEVELS = 255.0
+"""The largest code."""
 
 # Vector accumulators that hide the latency of a minimum.
 ACCUMULATORS = 2
@@ -40,7 +41,7 @@ def build(arguments: Sequence[Any], attrs: Any, result: Any, target: Target) -> 
                 with tir.vector(width) as lane:
                     value = tir.load(x_rows, [row, start + lane]) * inverse
                     value = tirx.nearbyint(value) + point
-                    value = tirx.min(tirx.max(value, tir.f32(0.0)), tir.f32(_LEVELS))
+                    value = tirx.min(tirx.max(value, tir.f32(0.0)), tir.f32(LEVELS))
                     code = value.astype("int32").astype("uint8")
                     tir.store(code_rows, [row, start + lane], code)
 
@@ -66,6 +67,6 @@ def _range(x: Any, row: Any, depth: Any, lanes: int) -> tuple[Any, Any, Any]:
     span = tir.bind(tir.horizontal(high, lanes, tirx.max) - bottom)
     none = span == tir.f32(0.0)
     one = tir.f32(1.0)
-    step = tir.bind(tirx.Select(none, one, span * tir.f32(1.0 / _LEVELS)))
-    inverse = tir.bind(tirx.Select(none, one, tir.f32(_LEVELS) / span))
+    step = tir.bind(tirx.Select(none, one, span * tir.f32(1.0 / LEVELS)))
+    inverse = tir.bind(tirx.Select(none, one, tir.f32(LEVELS) / span))
     return step, inverse, tir.bind(tirx.nearbyint(tir.f32(0.0) - bottom * inverse))

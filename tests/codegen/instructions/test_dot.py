@@ -50,3 +50,10 @@ def test_dot(name: str) -> None:
         packed = (a.view(np.int32), b.view(np.int32).reshape(lanes))
         module["dot"](found, *(tvm.runtime.tensor(x) for x in packed))
         np.testing.assert_array_equal(found.numpy(), dot.reference(acc, a, b))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3-avxvnni", "x86-64-v4-vnni"])
+def test_vnni_is_one_instruction(name: str) -> None:
+    target = targets.get(name)
+    module = build_module({"dot": kernel(target, dot.lanes(target))}, target)
+    assert module.inspect_source("asm").count("vpdpbusd") == 1
