@@ -26,6 +26,7 @@ from graphc.passes.decoder.replay import Replay
 from graphc.passes.evaluate import numpy_dtype
 from graphc.passes.graph import Graph
 from graphc.passes.node import Node
+from graphc.passes.shapes import dims_of
 
 _LOGITS = "logits"
 
@@ -132,7 +133,7 @@ def _logits(signature: Signature, length: tirx.Var) -> int:
         for number, port in enumerate(signature.outputs)
         if len(port.shape) == 3
         and "float" in port.dtype
-        and isinstance(port.shape[2], int)
+        and isinstance(dims_of(port.shape)[2], int)
         and length in variables(port.shape[1])
     ]
     named = [number for number in fits if signature.outputs[number].name == _LOGITS]
