@@ -16,9 +16,9 @@ import numpy as np
 from tvm import relax, tirx
 
 from graphc.passes.cancel_layout import permute_to, reshape_to
-from graphc.passes.decoder.positions import Probe
+from graphc.passes.decoder.lane import Lane
+from graphc.passes.decoder.probe import Probe
 from graphc.passes.decoder.recognise import Site
-from graphc.passes.decoder.roles import Lane
 from graphc.passes.decoder.specialise import variables
 from graphc.passes.evaluate import Array, numpy_dtype
 from graphc.passes.graph import Graph

@@ -16,11 +16,13 @@ from tvm import tirx
 from graphc.ir import DecoderInfo, Model
 from graphc.passes import pipeline
 from graphc.passes.decoder import cut, recognise
+from graphc.passes.decoder.lane import Lane
 from graphc.passes.decoder.mask import Mask, fit
-from graphc.passes.decoder.positions import Probe, check_independent, dependent, longest
+from graphc.passes.decoder.positions import dependent
+from graphc.passes.decoder.probe import Probe, check_independent, longest
 from graphc.passes.decoder.recognise import Site
 from graphc.passes.decoder.rewrite import Attention, Step, weight
-from graphc.passes.decoder.roles import Lane, Lanes
+from graphc.passes.decoder.roles import Lanes
 from graphc.passes.decoder.specialise import NotADecoder
 from graphc.passes.fold_constants import fold_constants
 from graphc.passes.graph import Graph

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import tirx
 
-from graphc.passes.decoder.positions import Probe
+from graphc.passes.decoder.probe import Probe
 from graphc.passes.decoder.specialise import NotADecoder
 from graphc.passes.evaluate import Array
 from graphc.passes.graph import Graph

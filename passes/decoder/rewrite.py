@@ -18,11 +18,11 @@ from tvm import relax, tirx
 from graphc.ir import CacheInfo, DecoderInfo, Dim, Model, Port, Signature
 from graphc.passes import paged
 from graphc.passes.decoder.cut import Kept
+from graphc.passes.decoder.lane import Lane
 from graphc.passes.decoder.mask import Mask
 from graphc.passes.decoder.positions import position_rule
 from graphc.passes.decoder.recognise import Site
 from graphc.passes.decoder.replay import Replay, Rule
-from graphc.passes.decoder.roles import Lane
 from graphc.passes.graph import Graph
 from graphc.passes.node import Node
 

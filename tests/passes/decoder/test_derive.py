@@ -12,8 +12,8 @@ from toy_decoders import SIZE, VOCABULARY, Toy
 from graphc.ir import Model
 from graphc.passes import pipeline
 from graphc.passes.decoder.derive import derive
+from graphc.passes.decoder.lane import Mixes
 from graphc.passes.decoder.mask import NotCausal
-from graphc.passes.decoder.roles import Mixes
 from graphc.passes.decoder.specialise import NotADecoder, specialise
 from graphc.passes.graph import Graph
 from graphc.passes.paged import PAGED_ATTENTION
