@@ -1,14 +1,18 @@
-# Two commands do all: `make demo` and `make test`. They need python3 (3.10 or later, with venv) and
-# PyPI; no C compiler and no root. All paths are relative, so the checkout may lie anywhere.
+# Three commands do all: `make demo`, `make demo-llm` and `make test`. They need python3 (3.10 or
+# later, with venv) and PyPI; no C compiler and no root. All paths are relative, so the checkout may
+# lie anywhere.
 
 PYTHON ?= python3
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types clean
+.PHONY: demo demo-llm test lint types clean
 
 demo: .venv/demo.done  ## compile a real model, verify it and race it against ONNX Runtime
 	$(PY) examples/demo.py
+
+demo-llm: .venv/llm.done  ## compile a language model from its GGUF file and ask it something
+	$(PY) examples/llm.py
 
 test: .venv/dev.done lint  ## ruff and all tests
 	$(PY) -m pytest -n 2 --dist loadfile
@@ -34,6 +38,11 @@ $(PY):
 	$(INSTALL) -e .
 	@echo "building the C library that artifacts are linked with (half a minute, once)"
 	$(PY) -m graphc.codegen.link
+	@touch $@
+
+.venv/llm.done: .venv/demo.done
+	@echo "installing what reads GGUF files and text into .venv (about 700 MB from PyPI)"
+	$(INSTALL) -e '.[llm,torch]'
 	@touch $@
 
 .venv/dev.done: .venv/demo.done
