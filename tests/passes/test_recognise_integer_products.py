@@ -156,3 +156,29 @@ def test_a_product_of_two_activations_keeps_its_loops(tmp_path: Path) -> None:
     assert "gemm_int8" not in runner.templates
     x = random_bytes("uint8", 2, 5, K)
     np.testing.assert_array_equal(run(runner, {"x": x})[0], reference(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize(("op_type", "stride"), [("ConvInteger", 1), ("QLinearConv", 2)])
+def test_convolutions(op_type: str, stride: int, tmp_path: Path) -> None:
+    """As products of patches; what lies outside the image is the zero point."""
+    constants = {
+        "k": random_bytes("int8", 6, 5, 3, 3), "zx": np.uint8(131), "sx": np.float32(0.02),
+        "sk": np.linspace(0.01, 0.02, 6).astype("float32"), "zk": np.zeros(6, "int8"),
+        "sy": np.float32(0.4), "zy": np.uint8(120), "bias": np.arange(6, dtype="int32") * 100,
+    }  # fmt: skip
+    constants = {name: np.asarray(value) for name, value in constants.items()}
+    inputs = ["x", "sx", "zx", "k", "sk", "zk", "sy", "zy", "bias"]
+    inputs = ["x", "k", "zx"] if op_type == "ConvInteger" else inputs
+    node = helper.make_node(op_type, inputs, ["y"], pads=[1, 0, 1, 2], strides=[stride, stride])
+    model = onnx_model([node], ("uint8", 1), "int32" if len(inputs) == 3 else "uint8", constants)
+    for port in (model.graph.input[0], model.graph.output[0]):
+        del port.type.tensor_type.shape.dim[:]
+        for name in ("b", 5 if port.name == "x" else 6, "height" + port.name, "width" + port.name):
+            dim = port.type.tensor_type.shape.dim.add()
+            if isinstance(name, int):
+                dim.dim_value = name
+            else:
+                dim.dim_param = name
+    images = [random_bytes("uint8", 2, 5, *size) for size in ((9, 11), (4, 6))]
+    for found, expected in both(model, tmp_path, images)[1]:
+        np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,4 @@
-"""MatMulInteger, ConvInteger, QLinearMatMul and QLinearConv: 8-bit operands, exact int32 sums.
+"""MatMulInteger and QLinearMatMul: 8-bit operands, exact int32 sums.
 
 sums[m, n] = sum over k of (a[m, k] - a_zero) (b[k, n] - b_zero)          modulo 2^32
 QLinear    = clamp(round(sums * (a_scale * b_scale / y_scale))) + y_zero  in float32
@@ -6,7 +6,7 @@ QLinear    = clamp(round(sums * (a_scale * b_scale / y_scale))) + y_zero  in flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -14,26 +14,25 @@ from tvm import te, tirx
 from graphc.frontend.onnx.context import Context
 from graphc.frontend.onnx.node import Node
 from graphc.frontend.onnx.ops.quantize import is_zero, kind_of, shifted
-from graphc.frontend.onnx.ops.windows import Window, positions, window
 from graphc.frontend.onnx.symbols import same
 from graphc.frontend.onnx.table import Operator, Result, Table
 from graphc.frontend.onnx.values import TensorValue, Value
 from graphc.ir import Expr
 
-_OUT_ELEMENTWISE = {"op_pattern": 4}
+OUT_ELEMENTWISE = {"op_pattern": 4}
 """TVM's OpPatternKind: what follows may be fused; what comes before would be done over and over."""
 
 _BYTES = frozenset({"int8", "uint8"})
 
 
-def _operand(node: Node, index: int) -> Value:
+def operand(node: Node, index: int) -> Value:
     value = node.input(index)
     if value.dtype not in _BYTES:
         raise node.error(f"input {index} is {value.dtype}, it must be int8 or uint8")
     return value
 
 
-def _zero_point(node: Node, index: int, value: Value) -> Value | None:
+def zero_point(node: Node, index: int, value: Value) -> Value | None:
     """The zero point, None where it is missing or known to be 0."""
     zero = node.optional(index)
     if zero is None or is_zero(zero):
@@ -43,7 +42,7 @@ def _zero_point(node: Node, index: int, value: Value) -> Value | None:
     return zero
 
 
-class _Arguments:
+class Arguments:
     """The values that a kernel reads, and the tensors of each while it is computed."""
 
     def __init__(self, *values: Value | None) -> None:
@@ -59,7 +58,7 @@ class _Arguments:
 # -- matrix products -----------------------------------------------------------------------
 
 
-def _sums(
+def sums_of(
     context: Context, node: Node, left: Value, right: Value, zeros: tuple[Value | None, ...]
 ) -> TensorValue:
     """numpy.matmul of (left - zero) and (right - zero) in int32."""
@@ -74,7 +73,7 @@ def _sums(
     right = context.cast_shape(right, [*_spelled(right, batch), depth, *columns], node.label)
     shape = [*batch, *rows, *columns]
     left_zero, right_zero = zeros
-    arguments = _Arguments(left, right, left_zero, right_zero)
+    arguments = Arguments(left, right, left_zero, right_zero)
     for zero, size in ((left_zero, rows), (right_zero, columns)):
         _check_points(context, node, zero, size)
 
@@ -88,14 +87,14 @@ def _sums(
             x = a(*_broadcast(lead, left.shape[:-2]), *row, k).astype("int32")
             w = b(*_broadcast(lead, right.shape[:-2]), k, *column).astype("int32")
             if a_zero is not None:
-                x = x - _point(a_zero, at[len(batch)])
+                x = x - point(a_zero, at[len(batch)])
             if b_zero is not None:
-                w = w - _point(b_zero, at[-1])
+                w = w - point(b_zero, at[-1])
             return te.sum(x * w, axis=k)
 
         return te.compute(shape, element, name="matmul_integer")
 
-    attrs = {**_OUT_ELEMENTWISE, "graphc.matmul_integer": _present(left_zero, right_zero)}
+    attrs = {**OUT_ELEMENTWISE, "graphc.matmul_integer": _present(left_zero, right_zero)}
     return context.emit_te(name, compute, arguments.present, shape, "matmul_integer", attrs)
 
 
@@ -133,7 +132,7 @@ def _check_points(context: Context, node: Node, zero: Value | None, size: Sequen
     context.symbols.unify(zero.shape[0], size[0], f"{node.label} subtracts zero points")
 
 
-def _point(zero: te.Tensor, place: Any) -> Any:
+def point(zero: te.Tensor, place: Any) -> Any:
     """The only zero point, or that of a row, column or channel, as int32."""
     if all(same(_number(extent), 1) for extent in zero.shape):
         return zero(*[tirx.const(0, "int64")] * len(zero.shape)).astype("int32")
@@ -145,21 +144,21 @@ def _number(extent: Any) -> Expr:
 
 
 def _matmul_integer(context: Context, node: Node) -> Result:
-    left, right = _operand(node, 0), _operand(node, 1)
-    zeros = (_zero_point(node, 2, left), _zero_point(node, 3, right))
-    return _sums(context, node, left, right, zeros)
+    left, right = operand(node, 0), operand(node, 1)
+    zeros = (zero_point(node, 2, left), zero_point(node, 3, right))
+    return sums_of(context, node, left, right, zeros)
 
 
 def _qlinear_matmul(context: Context, node: Node) -> Result:
-    left, right = _operand(node, 0), _operand(node, 3)
-    zeros = (_zero_point(node, 2, left), _zero_point(node, 5, right))
-    sums = _sums(context, node, left, right, zeros)
+    left, right = operand(node, 0), operand(node, 3)
+    zeros = (zero_point(node, 2, left), zero_point(node, 5, right))
+    sums = sums_of(context, node, left, right, zeros)
     scales = (node.input(1), node.input(4), node.input(6))
     columns = right.shape[-1] if right.rank > 1 else None
-    return _requantised(context, node, sums, scales, node.input(7), -1, columns)
+    return requantised(context, node, sums, scales, node.input(7), -1, columns)
 
 
-def _requantised(
+def requantised(
     context: Context,
     node: Node,
     sums: TensorValue,
@@ -200,105 +199,7 @@ def _requantised(
     return context.emit_te(node.outputs[0], compute, values, sums.shape, "requantize")
 
 
-# -- convolutions --------------------------------------------------------------------------
-
-
-def _convolved(
-    context: Context,
-    node: Node,
-    value: Value,
-    weight: Value,
-    zeros: tuple[Value | None, Value | None],
-    bias: Value | None,
-) -> TensorValue:
-    """The convolution of (value - zero) with (weight - zero) in int32; padding adds nothing."""
-    node.need_rank(value, 3)
-    node.need_rank(weight, value.rank, value.rank)
-    fixed = [extent for extent in weight.shape if isinstance(extent, int)]
-    if len(fixed) != weight.rank:
-        raise node.unsupported("a weight whose shape is not fixed")
-    outputs, each, *kernel = fixed
-    groups = node.integer("group", 1)
-    if groups < 1 or outputs % groups:
-        raise node.error(f"{outputs} channels cannot be split into {groups} groups")
-    if node.integers("kernel_shape", tuple(kernel)) != tuple(kernel):
-        raise node.error(f"kernel_shape is not the weight's {kernel}")
-    context.symbols.unify(value.shape[1], each * groups, f"{node.label} convolves channels")
-    value = context.cast_shape(value, [value.shape[0], each * groups, *value.shape[2:]], node.label)
-    given = window(context, node, kernel, value.shape[2:])
-    shape = [value.shape[0], outputs, *positions(context, node, given, value.shape[2:])]
-    for zero, size in ((zeros[0], 1), (zeros[1], outputs), (bias, outputs)):
-        if zero is not None and tuple(zero.shape) not in ((), (1,), (size,)):
-            raise node.error(f"{list(zero.shape)} zero points or biases, not {size}")
-    arguments = _Arguments(value, weight, *zeros, bias)
-    inside = _inside(given, value.shape[2:])
-
-    def compute(*tensors: te.Tensor) -> te.Tensor:
-        x, w, x_zero, w_zero, added = arguments.tensors(tensors)
-        channel = te.reduce_axis((0, each), name="channel")
-        places = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(kernel)]
-
-        def element(batch: Any, output: Any, *at: Any) -> Any:
-            spots, there = inside(at, places)
-            source = channel if groups == 1 else output // (outputs // groups) * each + channel
-            read = x(batch, source, *spots).astype("int32")
-            if x_zero is not None:
-                read = read - _point(x_zero, output)
-            if there is not None:
-                read = tirx.if_then_else(there, read, tirx.const(0, "int32"))
-            factor = w(output, channel, *places).astype("int32")
-            if w_zero is not None:
-                factor = factor - _point(w_zero, output)
-            return te.sum(read * factor, axis=[channel, *places])
-
-        total = te.compute(shape, element, name="conv_integer")
-        if added is None:
-            return total
-        return te.compute(shape, lambda *at: total(*at) + _point(added, at[1]), name="biased")
-
-    return context.emit_te(
-        node.outputs[0], compute, arguments.present, shape, "conv_integer", _OUT_ELEMENTWISE
-    )
-
-
-def _inside(given: Window, extents: Sequence[Expr]) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Where a window reads for an output place, and whether that is inside (None: always)."""
-
-    def spots(at: Sequence[Any], places: Sequence[Any]) -> tuple[list[Any], Any]:
-        found, conditions = [], []
-        for axis, (place, step) in enumerate(zip(at, places, strict=True)):
-            spot = place * given.strides[axis] + step * given.dilations[axis] - given.before[axis]
-            found.append(spot)
-            if given.before[axis]:
-                conditions.append(spot >= tirx.const(0, "int64"))
-            if given.after[axis]:
-                conditions.append(spot < extents[axis])
-        if not conditions:
-            return found, None
-        return found, conditions[0] if len(conditions) == 1 else tirx.all(*conditions)
-
-    return spots
-
-
-def _conv_integer(context: Context, node: Node) -> Result:
-    value, weight = _operand(node, 0), _operand(node, 1)
-    zeros = (_zero_point(node, 2, value), _zero_point(node, 3, weight))
-    return _convolved(context, node, value, weight, zeros, None)
-
-
-def _qlinear_conv(context: Context, node: Node) -> Result:
-    value, weight, bias = _operand(node, 0), _operand(node, 3), node.optional(8)
-    if bias is not None and bias.dtype != "int32":
-        raise node.error(f"its bias is {bias.dtype}, it must be int32")
-    zeros = (_zero_point(node, 2, value), _zero_point(node, 5, weight))
-    sums = _convolved(context, node, value, weight, zeros, bias)
-    scales = (node.input(1), node.input(4), node.input(6))
-    return _requantised(context, node, sums, scales, node.input(7), 1, weight.shape[0])
-
-
 TABLE: Table = {
     ("", "MatMulInteger", 10): Operator(_matmul_integer),
-    ("", "ConvInteger", 10): Operator(_conv_integer),
     ("", "QLinearMatMul", 10): Operator(_qlinear_matmul),
-    ("", "QLinearConv", 10): Operator(_qlinear_conv),
 }
