@@ -9,6 +9,7 @@ import paged_decoder
 import pytest
 from paged_decoder import Shape
 
+import graphc
 from graphc.errors import ArtifactError, CacheExhaustedError, GraphcError, InputError
 from graphc.llm.chunk import ALL_ROWS, LAST_ROW, NO_ROWS, Chunk
 from graphc.llm.model import LanguageModel
@@ -232,3 +233,16 @@ def test_a_model_that_takes_one_sequence_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="token 1 is 61"):
             model.step([Chunk(sequences[0], text(4)), Chunk(sequences[1], np.array([0, 61]))])
         assert [model.length(s) for s in sequences] == [20, 3, 33]
+
+
+def test_the_step_is_not_run_without_a_cache(paged_artifact: Path) -> None:
+    with graphc.load(paged_artifact) as module:
+        shapes = [(2,), (2,), (1,), (2,), (2,), (1,), (1, 1), *[(3, 16, 2, 8)] * 4]
+        dtypes = ["int32"] * 7 + ["float32"] * 4
+        ports = module.functions["step"].inputs
+        feeds = {
+            port.name: np.zeros(shape, dtype)
+            for port, shape, dtype in zip(ports, shapes, dtypes, strict=True)
+        }
+        with pytest.raises(InputError, match="'step' works on a cache: call gc_step"):
+            module.run(None, feeds)
