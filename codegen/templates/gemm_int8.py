@@ -9,8 +9,8 @@
       C[rows, columns] = epilogue(acc)
 
 The sums are exact. What belongs to zero points, scales, the next activation and requantisation is
-pointwise and fused behind. Rows are covered as in gemm.py: full blocks, then blocks of
-`tail_rows` of which the last overlaps its neighbour, and single rows when there are fewer.
+pointwise and fused behind. Rows are cut into chunks, a chunk into full blocks and then blocks of
+`tail_rows`, of which the last may overlap its neighbour; fewer rows than that are taken singly.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from graphc.targets.target import Target
 
 NAME = "gemm_int8"
 VERSION = 1
+
+CHUNK = 8
+"""How many row blocks a panel is used for before the next one: their rows of A stay cached."""
 
 
 @dataclass(frozen=True)
@@ -158,28 +161,45 @@ class _Gemm:
             self.a_quads = tir.view_as(self.a, "int32", [count, tir.const(self.quads)])
             shape = [panels * self.quads * d.columns]
             self.panels = tir.view_as(self.packed, "int32", shape)
-            full = tir.let(count // tir.const(d.rows))
-            left = count - full * tir.const(d.rows)
-            tail = tir.let((left + tir.const(d.tail_rows - 1)) // tir.const(d.tail_rows))
-            blocks = tir.let(full + tail)
             with tir.when(count >= tir.const(d.tail_rows)):
-                with tir.then(), tir.parallel(blocks * tir.const(panels)) as task:
-                    panel, block = tir.bind(task // blocks), tir.bind(task % blocks)
-                    with tir.when(block < full):
-                        with tir.then():
-                            self._block(block * tir.const(d.rows), panel, d.rows)
-                        with tir.otherwise():
-                            after = full * tir.const(d.rows)
-                            start = after + (block - full) * tir.const(d.tail_rows)
-                            last = count - tir.const(d.tail_rows)
-                            self._block(tirx.min(start, last), panel, d.tail_rows)
+                with tir.then():
+                    self._chunks(panels)
                 with tir.otherwise(), tir.parallel(count * tir.const(panels)) as task:
                     panel, row = tir.bind(task // count), tir.bind(task % count)
-                    self._block(row, panel, 1)
+                    self._block(tir.local([1, d.columns], "int32"), row, panel, 1)
         return build.get()
 
-    def _block(self, start: Any, panel: Any, rows: int) -> None:
-        """acc[rows, columns] over all k, then the epilogue of each row."""
+    def _chunks(self, panels: int) -> None:
+        """One task for each chunk of rows and panel, chunk by chunk.
+
+        A thread then writes whole rows, which the next kernel's same thread reads from its own
+        cache, and a panel stays in the first cache for a chunk.
+        """
+        d, count = self.decisions, self.rows.count
+        chunk_rows = d.rows * CHUNK
+        wanted = tir.let(_ceil(count, chunk_rows))
+        size = tir.let(_ceil(_ceil(count, wanted), d.tail_rows) * tir.const(d.tail_rows))
+        chunks = tir.let(_ceil(count, size))
+        with tir.parallel(chunks * tir.const(panels)) as task:
+            chunk, panel = tir.bind(task // tir.const(panels)), tir.bind(task % tir.const(panels))
+            tile = tir.local([d.rows, d.columns], "int32")
+            first = tir.bind(chunk * size)
+            rows = tir.bind(tirx.min(size, count - first))
+            full = tir.bind(rows // tir.const(d.rows))
+            with tir.serial(full) as block:
+                self._block(tile, first + block * tir.const(d.rows), panel, d.rows)
+            after = tir.bind(full * tir.const(d.rows))
+            with tir.serial(_ceil(rows - after, d.tail_rows)) as block:
+                start = first + after + block * tir.const(d.tail_rows)
+                start = tirx.min(start, count - tir.const(d.tail_rows))
+                self._block(tile, start, panel, d.tail_rows)
+
+    def _block(self, tile: Any, start: Any, panel: Any, rows: int) -> None:
+        """acc[rows, columns] over all k, then the epilogue of each row.
+
+        The epilogue is a loop over rows, written once: it reads a copy of the accumulators, since
+        indexing them with a variable would push them out of the registers.
+        """
         d = self.decisions
         start = tir.bind(start)
         first = panel * tir.const(d.columns)
@@ -189,15 +209,16 @@ class _Gemm:
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
             tir.store(acc[i], [at], tirx.const(0, "int32"))
         with tir.serial(self.quads) as k:
-            for v in range(d.vectors):
-                place = base + k * tir.const(d.columns) + tir.const(v * d.lanes)
-                weights = vector(self.panels, [place], d.lanes)
-                for i in range(rows):
-                    four = tir.load(self.a_quads, [start + tir.const(i), k])
-                    at = [tir.const(v * d.lanes)]
-                    total = self.dot(vector(acc[i], at, d.lanes), four, weights)
-                    store_vector(acc[i], at, d.lanes, total)
-        tile = tir.local([rows, d.columns], "int32")
+            # Rows outside: the other way round LLVM keeps a broadcast of every row, and spills.
+            for i in range(rows):
+                four = tir.load(self.a_quads, [start + tir.const(i), k])
+                for v in range(d.vectors):
+                    place = base + k * tir.const(d.columns) + tir.const(v * d.lanes)
+                    weights = vector(self.panels, [place], d.lanes)
+                    total = self.dot(
+                        vector(acc[i], [tir.const(v * d.lanes)], d.lanes), four, weights
+                    )
+                    store_vector(acc[i], [tir.const(v * d.lanes)], d.lanes, total)
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
             tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
         whole = self.width // d.columns
@@ -209,3 +230,8 @@ class _Gemm:
                 self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
             with tir.otherwise():
                 self.rows.epilogue(tile, start, rows, first, self.width % d.columns, d.lanes)
+
+
+def _ceil(value: Any, divisor: Any) -> Any:
+    divisor = tir.const(divisor) if isinstance(divisor, int) else divisor
+    return (value + divisor - tir.const(1)) // divisor
