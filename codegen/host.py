@@ -109,6 +109,7 @@ def describe(plan: FunctionPlan) -> FunctionInfo:
         constraints=tuple(
             f"{text(c.left)} == {text(c.right)}: {c.reason}" for c in signature.constraints
         ),
+        choice=signature.choice,
     )
 
 

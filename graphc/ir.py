@@ -60,12 +60,16 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, outputs and what is known of the symbolic dimensions of one function."""
+    """Inputs, outputs and what is known of the symbolic dimensions of one function.
+
+    `choice` names a boolean input of the exported model that is fixed in this function.
+    """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     dims: tuple[Dim, ...]
     constraints: tuple[Constraint, ...] = ()
+    choice: tuple[str, bool] | None = None
 
 
 Source: TypeAlias = "np.ndarray | Callable[[], np.ndarray]"

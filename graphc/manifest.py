@@ -68,6 +68,7 @@ class FunctionInfo:
     """An exported function; `constraints` are sentences on what its dimensions must satisfy.
 
     `work` is the number of multiplications and additions as a formula, see graphc/work.py.
+    `choice` is a boolean input of the exported model, and what it is fixed to in this function.
     """
 
     name: str
@@ -76,6 +77,7 @@ class FunctionInfo:
     dims: tuple[DimInfo, ...] = ()
     constraints: tuple[str, ...] = ()
     work: Mapping[str, Any] | None = None
+    choice: tuple[str, bool] | None = None
 
     def __post_init__(self) -> None:
         for kind, items in (("input", self.inputs), ("output", self.outputs), ("dim", self.dims)):

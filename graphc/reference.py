@@ -28,6 +28,14 @@ _FAULTS: Final[tuple[type[Exception], ...]] = (
 
 onnxruntime.disable_telemetry_events()
 
+_NUMPY_TYPES: Final = {
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
+}
+
 
 class Refused(ModelError):
     """The reference does not run this model, or not with these inputs."""
@@ -92,6 +100,26 @@ class Reference:
     def types(self) -> dict[str, str]:
         """ONNX Runtime's type of each output, such as `tensor(float)`."""
         return {output.name: output.type for output in self._session.get_outputs()}
+
+    def completed(
+        self, feeds: Mapping[str, npt.NDArray[np.generic]], name: str, value: bool
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        """The inputs with the choice `name` and, empty, those that it leaves unread."""
+        inputs = self._session.get_inputs()
+        sizes = {
+            dim: size
+            for item in inputs
+            if item.name in feeds
+            for dim, size in zip(item.shape, feeds[item.name].shape, strict=True)
+        }
+        given = dict(feeds)
+        for item in inputs:
+            if item.name == name:
+                given[name] = np.full([1] * len(item.shape), value)
+            elif item.name not in given:
+                shape = [d if isinstance(d, int) else sizes.get(d, 0) for d in item.shape]
+                given[item.name] = np.zeros(shape, _NUMPY_TYPES.get(item.type, "float32"))
+        return given
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[np.generic]]

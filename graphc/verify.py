@@ -16,7 +16,7 @@ import numpy.typing as npt
 from graphc import artifact, edges, module, testing
 from graphc.emulation import EmulatedModule
 from graphc.errors import ConfigError, InputError, ModelError, VerificationError
-from graphc.reference import Eager, Refused, open_reference, quantises_activations
+from graphc.reference import Eager, Reference, Refused, open_reference, quantises_activations
 from graphc.targets import detect
 from graphc.targets import load as targets
 
@@ -154,7 +154,11 @@ def verify(
             feeds = testing.feeds(loaded.inputs, dims or {}, inputs or {})
             questions = [_Question("given", feeds, reference.run(feeds))]
         else:
-            questions = list(_edge_questions(loaded, reference, refused))
+            questions = [
+                question
+                for view in _views(loaded)
+                for question in _edge_questions(view, reference, refused)
+            ]
         # The reference holds the weights too: it goes before the artifact's are read, so that
         # both together never take twice the memory.
         kind = reference.kind
@@ -162,7 +166,8 @@ def verify(
         cases = []
         for question in questions:
             try:
-                cases.append(_answer(question, loaded, model, tolerance, stepped))
+                view = question.view or loaded
+                cases.append(_answer(question, view, model, tolerance, stepped))
             except InputError as error:
                 if dims or inputs:
                     raise
@@ -223,9 +228,42 @@ class _Question:
     label: str
     feeds: Arrays
     expected: Arrays
+    view: _View | None = None
 
 
-def _edge_questions(loaded: Loaded, reference: Eager, refused: list[str]) -> Iterator[_Question]:
+class _View:
+    """One function of an artifact, for a choice that is an input of the exported model."""
+
+    def __init__(self, loaded: module.Module, info: artifact.FunctionInfo) -> None:
+        self.info, self.inputs, self.outputs = info, info.inputs, info.outputs
+        self.functions = {"main": info}
+        self._loaded = loaded
+
+    def infer_shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        return self._loaded.infer_shapes(shapes, self.info.name)
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> list[npt.NDArray[np.generic]]:
+        return self._loaded.run(names, feeds, self.info.name)
+
+
+def _views(loaded: Loaded) -> list[Loaded | _View]:
+    """What is verified: the artifact, or each function of it where the model had a choice."""
+    chosen = [info for info in loaded.functions.values() if info.choice is not None]
+    if not chosen or not isinstance(loaded, module.Module):
+        return [loaded]
+    return [_View(loaded, info) for info in chosen]
+
+
+def _expected(reference: Eager, loaded: Loaded | _View, feeds: Arrays) -> Arrays:
+    if isinstance(loaded, _View) and isinstance(reference, Reference):
+        assert loaded.info.choice is not None
+        feeds = reference.completed(feeds, *loaded.info.choice)
+    return reference.run(feeds)
+
+
+def _edge_questions(
+    loaded: Loaded | _View, reference: Eager, refused: list[str]
+) -> Iterator[_Question]:
     """One question for each edge shape that both sides accept; `refused` gains the others."""
     largest = loaded.largest_dimension if isinstance(loaded, EmulatedModule) else edges.LARGE
     for label, sizes in edges.shapes(loaded, largest):
@@ -234,7 +272,9 @@ def _edge_questions(loaded: Loaded, reference: Eager, refused: list[str]) -> Ite
             try:
                 feeds = testing.random_inputs(loaded.inputs, attempt)
                 loaded.infer_shapes({name: value.shape for name, value in feeds.items()})
-                question = _Question(label, feeds, reference.run(feeds))
+                view = loaded if isinstance(loaded, _View) else None
+                name = label if view is None else f"{view.info.name}: {label}"
+                question = _Question(name, feeds, _expected(reference, loaded, feeds), view)
             except (InputError, Refused) as error:
                 reason = reason or str(error)
             else:
@@ -246,7 +286,7 @@ def _edge_questions(loaded: Loaded, reference: Eager, refused: list[str]) -> Ite
 
 def _answer(
     question: _Question,
-    loaded: Loaded,
+    loaded: Loaded | _View,
     model: Path,
     tolerance: float | None,
     stepped: bool,

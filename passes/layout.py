@@ -39,14 +39,18 @@ def layout(model: Model, target: Target) -> Model:
     """
     if target.device is not None:
         return model
-    packed = 0
+    packed, dropped = 0, set[str]()
     for name in model.signatures:
         packer = _Packer(model, model.mod[name], target)
         mod = packer.run(name)
-        params = Weights(model.params).but(packer.packing.values, packer.dropped)
-        packed += len(packer.packing.values)
+        packed += len(packer.packing.values.keys() - set(model.params))
+        params = Weights(model.params).but(packer.packing.values)
+        dropped |= packer.dropped
         model = replace(model, mod=mod, params=params)
-    return replace(model, statistics={**model.statistics, "packed weights": packed})
+    read = {param.name for name in model.signatures for param in model.mod[name].params}
+    params = Weights(model.params).but({}, dropped - read)  # another function may read them plain
+    statistics = {**model.statistics, "packed weights": packed}
+    return replace(model, params=params, statistics=statistics)
 
 
 @relax.expr_functor.mutator

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graphc.errors import refusal
-from graphc.frontend.onnx.convert import convert
+from graphc.frontend.onnx.convert import Function, convert
 from graphc.frontend.onnx.operators import REGISTRY
 from graphc.frontend.onnx.reader import read
+from graphc.frontend.onnx.specialise import choices, sized
 from graphc.frontend.onnx.support import blockers
 from graphc.frontend.onnx.symbols import parse_bounds
 from graphc.ir import Model
@@ -26,4 +27,15 @@ def load(
     found = blockers(graph, REGISTRY)
     if not graph.convertible:
         raise refusal(str(path), found)
-    return convert(graph, reader, REGISTRY, given, str(path), found)
+    functions = choices(graph)
+    if not functions:
+        return convert(graph, reader, REGISTRY, given, str(path), found)
+    model: Model | None = None
+    for name, chosen, choice in functions:
+        sizes = sized(given, chosen, [other for _, other, _ in functions])
+        model = convert(
+            chosen, reader, REGISTRY, {dim: given[dim] for dim in sizes}, str(path), found,
+            Function(name, choice, model),
+        )  # fmt: skip
+    assert model is not None
+    return model

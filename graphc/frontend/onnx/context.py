@@ -26,7 +26,7 @@ from graphc.frontend.onnx.values import (
     Value,
     numpy_dtype,
 )
-from graphc.ir import Expr, QuantizedWeight, Weights
+from graphc.ir import Expr, Model, QuantizedWeight, Weights
 
 FOLD_LIMIT = 4096
 """Arrays of at most this many elements are computed while importing."""
@@ -38,11 +38,15 @@ MAX_CONST = 16
 class Context:
     """The Relax function under construction, for one attempt at an import."""
 
-    def __init__(self, symbols: Symbols, outputs: frozenset[str]) -> None:
+    def __init__(
+        self, symbols: Symbols, outputs: frozenset[str], beside: Model | None = None
+    ) -> None:
+        """`beside` is a model whose module and weights the function is added to."""
         self.symbols = symbols
-        self.builder = relax.BlockBuilder()
-        self.params: dict[str, np.ndarray] = {}
-        self.quantized: dict[str, QuantizedWeight] = {}
+        self.builder = relax.BlockBuilder(None if beside is None else beside.mod)
+        self.quantized: dict[str, QuantizedWeight] = {} if beside is None else {**beside.quantized}
+        plain = {} if beside is None else beside.params
+        self.params = {name: plain[name] for name in plain if name not in self.quantized}
         self.param_vars: list[relax.Var] = []
         self.ranges: dict[str, tuple[int, int]] = {}
         self._outputs = outputs
@@ -51,10 +55,10 @@ class Context:
         self.points: list[Point] = []
 
     @contextmanager
-    def function(self) -> Iterator[None]:
+    def function(self, name: str = "main") -> Iterator[None]:
         """The Relax function that everything is emitted into."""
         try:
-            with self.builder.function("main"):
+            with self.builder.function(name):
                 yield
         except BaseException:
             # TVM warns on standard error of a block that was begun and never ended.
@@ -210,7 +214,7 @@ class Context:
         """A weight: a parameter of the function whose value stays outside."""
         self._check_count(data.shape, name)
         unique, count = name or "weight", 1
-        while unique in self._names:
+        while unique in self._names or not self._is_free(unique, data):
             unique, count = f"{name}_{count}", count + 1
         self._names.add(unique)
         var = relax.Var(unique, relax.TensorType(data.shape, dtype))
@@ -224,7 +228,7 @@ class Context:
         """A weight of few bits: a float32 parameter whose value is made when it is read."""
         self._check_count(shape, name)
         unique, count = name or "weight", 1
-        while unique in self._names:
+        while unique in self._names or not self._is_free(unique, weight):
             unique, count = f"{name}_{count}", count + 1
         self._names.add(unique)
         var = relax.Var(unique, relax.TensorType(shape, "float32"))
@@ -235,6 +239,25 @@ class Context:
     def weights(self) -> Weights:
         """The values of all parameters."""
         return Weights({**self.params, **{n: w.plain for n, w in self.quantized.items()}})
+
+    def _is_free(self, name: str, value: np.ndarray | QuantizedWeight) -> bool:
+        """Whether no other function has a different weight of this name."""
+        if name not in self.params and name not in self.quantized:
+            return True
+        other: Any = self.params.get(name, self.quantized.get(name))
+        if not isinstance(other, type(value)):
+            return False
+        pairs = [(other, value)]
+        if isinstance(value, QuantizedWeight):
+            same = (other.group, other.bits, other.transposed) == (
+                value.group, value.bits, value.transposed,
+            )  # fmt: skip
+            pairs = [(other.read_codes(), value.read_codes()),
+                     (other.read_scales(), value.read_scales())]  # fmt: skip
+            if not same:
+                return False
+        return all(a is b or (a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b))
+                   for a, b in pairs)  # fmt: skip
 
     def reserve(self, name: str) -> None:
         """Keeps `name`, an input's, from being a weight's."""

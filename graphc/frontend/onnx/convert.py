@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from tvm import relax
 
 from graphc.errors import Blocker, ModelError, UnsupportedError, blockers_of, refusal
+from graphc.flow import Program
 from graphc.frontend.onnx import narrow
 from graphc.frontend.onnx.apply import made
 from graphc.frontend.onnx.context import Context
@@ -36,6 +37,15 @@ _UNFORESEEN = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Function:
+    """What an import makes: a function of this name, beside those of `beside`, for a choice."""
+
+    name: str = "main"
+    choice: tuple[str, bool] | None = None
+    beside: Model | None = None
+
+
 def convert(
     graph: Graph,
     reader: TensorReader,
@@ -43,6 +53,7 @@ def convert(
     given: Mapping[str, int | Bounds],
     source: str,
     refused: Sequence[Blocker] = (),
+    function: Function = Function(),
 ) -> Model:
     """The model in Relax; raises for `refused` and all other blockers together.
 
@@ -53,7 +64,7 @@ def convert(
     for _ in range(_MAX_ATTEMPTS):
         try:
             symbols = Symbols(given, implied)
-            return _Attempt(graph, reader, registry, symbols, refused).run(source)
+            return _Attempt(graph, reader, registry, symbols, refused, function).run(source)
         except TightenedError as found:
             implied[found.name, found.side] = (found.bound, found.reason)
     raise ModelError(f"{source}: the bounds of its dimensions keep changing")
@@ -71,12 +82,14 @@ class _Attempt:
         registry: Registry,
         symbols: Symbols,
         refused: Sequence[Blocker],
+        function: Function,
     ) -> None:
+        self._function = function
         self._graph = graph
         self._reader = reader
         self._registry = registry
         self._symbols = symbols
-        self._context = Context(symbols, frozenset(graph.outputs))
+        self._context = Context(symbols, frozenset(graph.outputs), function.beside)
         self._blockers = list(refused)
         self._refused = {(blocker.node, blocker.operator) for blocker in refused}
         self._lost: set[str] = set()
@@ -105,7 +118,7 @@ class _Attempt:
             scope[port.name] = TensorValue(
                 port.name, port.dtype, port.shape, var, source=port.name, narrow=small[port.name]
             )
-        with context.function():
+        with context.function(self._function.name):
             with context.builder.dataflow():
                 self._nodes(graph.nodes, graph.opsets, scope, "")
                 if self._blockers:
@@ -114,16 +127,23 @@ class _Attempt:
             context.builder.emit_func_output(
                 relax.Tuple([value.var for value in results]), [*inputs, *context.param_vars]
             )
+        return self._model(ports, results, source)
+
+    def _model(self, ports: Sequence[Port], results: Sequence[TensorValue], source: str) -> Model:
+        context, name, beside = self._context, self._function.name, self._function.beside
         mod = context.builder.get()
         signature = self._signature(ports, results)
-        signatures: Mapping[str, Signature] = {"main": signature}
-        programs = {}
+        signatures: Mapping[str, Signature] = {name: signature}
+        programs: Mapping[str, Program] = {}
         if context.points:
-            made = split(mod, "main", signature, context.points, context.param_vars,
-                         self._symbols.dims, self._symbols.variables)  # fmt: skip
-            mod, signatures, programs = made.mod, made.signatures, {"main": made.program}
+            parts = split(mod, name, signature, context.points, context.param_vars,
+                          self._symbols.dims, self._symbols.variables)  # fmt: skip
+            mod, signatures, programs = parts.mod, parts.signatures, {name: parts.program}
         else:
-            mod["main"] = mod["main"].with_attr("num_input", len(inputs))
+            mod[name] = mod[name].with_attr("num_input", len(ports))
+        if beside is not None:
+            signatures = {**beside.signatures, **signatures}
+            programs = {**beside.programs, **programs}
         return Model(
             mod=mod,
             params=context.weights(),
@@ -132,7 +152,7 @@ class _Attempt:
             programs=programs,
             source=source,
             statistics={
-                "nodes": len(graph.nodes),
+                "nodes": len(self._graph.nodes),
                 "parameters": sum(int(data.size) for data in context.params.values()),
                 "bytes": sum(int(data.nbytes) for data in context.params.values()),
             },
@@ -167,6 +187,7 @@ class _Attempt:
             ),
             dims=self._symbols.symbolic_dims(),
             constraints=tuple(self._symbols.constraints),
+            choice=self._function.choice,
         )
 
     # -- nodes -----------------------------------------------------------------------------
