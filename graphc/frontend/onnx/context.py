@@ -244,20 +244,15 @@ class Context:
         """Whether no other function has a different weight of this name."""
         if name not in self.params and name not in self.quantized:
             return True
-        other: Any = self.params.get(name, self.quantized.get(name))
-        if not isinstance(other, type(value)):
+        if isinstance(value, np.ndarray):
+            return name in self.params and _alike(self.params[name], value)
+        other = self.quantized.get(name)
+        if other is None or (other.group, other.bits) != (value.group, value.bits):
             return False
-        pairs = [(other, value)]
-        if isinstance(value, QuantizedWeight):
-            same = (other.group, other.bits, other.transposed) == (
-                value.group, value.bits, value.transposed,
-            )  # fmt: skip
-            pairs = [(other.read_codes(), value.read_codes()),
-                     (other.read_scales(), value.read_scales())]  # fmt: skip
-            if not same:
-                return False
-        return all(a is b or (a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b))
-                   for a, b in pairs)  # fmt: skip
+        return other.transposed == value.transposed and all(
+            _alike(read(other), read(value))
+            for read in (QuantizedWeight.read_codes, QuantizedWeight.read_scales)
+        )
 
     def reserve(self, name: str) -> None:
         """Keeps `name`, an input's, from being a weight's."""
@@ -477,3 +472,8 @@ class Context:
         negative = self.builder.emit(op.less(indices, zero))
         moved = self.builder.emit(op.add(indices, size))
         return self.builder.emit(op.where(negative, moved, indices), f"{value.name}.wrapped")
+
+
+def _alike(left: np.ndarray, right: np.ndarray) -> bool:
+    same_kind = left.shape == right.shape and left.dtype == right.dtype
+    return left is right or (same_kind and np.array_equal(left, right))
