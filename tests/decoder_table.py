@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from architectures import ARCHITECTURES, VOCABULARY, Architecture, export
+from architectures import ARCHITECTURES, VOCABULARY, Architecture, export, text
 
 import graphc
 from graphc import frontend
@@ -40,8 +40,23 @@ PAGE = Path(__file__).parents[1] / "docs" / "decoders.md"
 BEGIN, END = "<!-- decoders: generated -->", "<!-- decoders: end -->"
 TOLERANCE = 1e-4
 LENGTHS = (37, 23, 17)
-# The last that is a causal language model in the list of architectures.
-DECODERS = ARCHITECTURES[: [a.name for a in ARCHITECTURES].index("RecurrentGemma") + 1]
+_SMALL = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+# Causal language models of the list of architectures, up to the last of them, and some more.
+DECODERS = (
+    *ARCHITECTURES[: [a.name for a in ARCHITECTURES].index("RecurrentGemma") + 1],
+    text("GPT-OSS", "GptOssConfig", "GptOssForCausalLM", **_SMALL, head_dim=8, sliding_window=8,
+         num_local_experts=4, num_experts_per_tok=2),
+    text("Gemma", "GemmaConfig", "GemmaForCausalLM", **_SMALL, head_dim=8),
+    text("Phi", "PhiConfig", "PhiForCausalLM", **_SMALL),
+    text("StarCoder2", "Starcoder2Config", "Starcoder2ForCausalLM", **_SMALL, sliding_window=8),
+    text("GPT-BigCode", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", vocab_size=VOCABULARY,
+         n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2),
+    text("GLM-4", "Glm4Config", "Glm4ForCausalLM", **_SMALL, head_dim=8),
+)  # fmt: skip
 BY_ONNX = ("Llama", "Mistral", "Mixtral", "Qwen2", "Gemma 2", "Phi-3", "GPT-2", "GPT-NeoX",
            "OPT", "BLOOM", "Falcon", "MPT")  # fmt: skip
 
