@@ -56,7 +56,9 @@ def plan(model: Model, name: str) -> FunctionPlan:
         )
         for position, port in enumerate(planner.signature.inputs)
     ]
-    return planner.finish(planner.segment(name, inputs))
+    results = planner.segment(name, inputs)
+    planner.check_caches(caches)
+    return planner.finish(results)
 
 
 class Planner:
@@ -109,6 +111,12 @@ class Planner:
             stages=tuple(self.stages),
             slots=self.slots,
         )
+
+    def check_caches(self, caches: Iterable[str]) -> None:
+        """A cache that no kernel writes would forget every token."""
+        written = {n for step in self.steps if isinstance(step, Kernel) for n in step.writes}
+        missing = sorted(set(caches) - {self.tensors[number].name for number in written})
+        assert not missing, f"{self.name}: no kernel writes {missing}"
 
     def stage(self, shape: Iterable[Expr]) -> int:
         """The stage that makes a shape known."""

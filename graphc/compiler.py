@@ -289,7 +289,9 @@ def _graph(model: Model, device: Target, config: CompileConfig) -> Model:
     from graphc.passes.decoder.specialise import NotADecoder, specialise
 
     reason = "decoder = off"
-    if config.decoder == "auto":
+    if config.decoder == "auto" and device.device is not None:
+        reason = f"{device.name} keeps no cache in pages, only CPUs do"
+    elif config.decoder == "auto":
         try:
             one_sequence = pipeline.graph(specialise(model), device)
             return derive(one_sequence, config.max_context)

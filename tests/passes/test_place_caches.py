@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tvm import relax, tirx
 
+from graphc.codegen import templates
 from graphc.codegen.plan import Kernel, Storage
 from graphc.codegen.planner import plan
 from graphc.ir import CacheInfo, DecoderInfo, Dim, Model, Port, Signature
@@ -107,6 +108,15 @@ def test_a_cache_that_others_read_stays_as_it_is(read: str) -> None:
 def test_a_model_in_half_precision() -> None:
     caches, writes = placed(model(dtype="float16"), "bf16")
     assert caches == {"keys": ("bfloat16", 8), "values": ("bfloat16", 8)} and len(writes) == 2
+
+
+def test_a_cache_that_no_kernel_writes_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {k: v for k, v in templates.OPERATORS.items() if k != paged.CACHE_APPEND}
+    monkeypatch.setattr(templates, "OPERATORS", others)  # as for a device without such a kernel
+    target = targets.get("host")
+    lowered = lower(place_caches(model(), target, "f32"), target)
+    with pytest.raises(AssertionError, match=r"step: no kernel writes \['keys', 'values'\]"):
+        plan(lowered, "step")
 
 
 def test_other_models_are_left_alone() -> None:
