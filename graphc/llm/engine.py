@@ -14,11 +14,12 @@ import numpy as np
 
 from graphc.errors import CacheExhaustedError, GraphcError, InputError, NumericsError
 from graphc.llm.block_manager import BlockManager
-from graphc.llm.chunk import ALL_ROWS, Chunk, Logits, PagedModel, Tokens
-from graphc.llm.logprobs import alternatives, logprobs_of
+from graphc.llm.chunk import Logits, PagedModel, Tokens
+from graphc.llm.logprobs import alternatives
+from graphc.llm.rows import chunk_of, rows_of, score_prompt
 from graphc.llm.sampling import SamplingParams
 from graphc.llm.scheduler import Scheduler
-from graphc.llm.sequence import Alternative, FinishReason, Piece, PromptScore, Sequence
+from graphc.llm.sequence import Alternative, FinishReason, Piece, Sequence
 from graphc.llm.text_stream import TextStream
 
 
@@ -162,7 +163,7 @@ class Engine:
         """The model's step; if it needs more pages than were counted, one without the newest."""
         while plan:
             try:
-                return plan, self.model.step([_chunk(s, count) for s, count in plan.items()])
+                return plan, self.model.step([chunk_of(s, count) for s, count in plan.items()])
             except CacheExhaustedError:
                 if not self.scheduler.preempt_newest():
                     self._exhausted(self.scheduler.running[0])
@@ -182,14 +183,14 @@ class Engine:
         drawn = []
         row = 0
         for sequence, count in plan.items():
-            rows = _rows(sequence, count)
+            rows = rows_of(sequence, count)
             sequence.cached += count
             sequence.borrowed = False
             if not rows:
                 continue
             assert logits is not None
             if sequence.scoring:
-                _score(sequence, logits[row : row + rows])
+                score_prompt(sequence, logits[row : row + rows])
             row += rows
             if not sequence.uncached and (draw := self._draw(sequence, logits[row - 1])):
                 drawn.append(draw)
@@ -245,35 +246,6 @@ class _Draw(NamedTuple):
     token: int
     logprob: float
     alternatives: tuple[Alternative, ...]
-
-
-def _rows(sequence: Sequence, count: int) -> int:
-    """Logits that the next `count` tokens of a sequence are to give."""
-    if sequence.scoring:
-        return count
-    return 1 if count == sequence.uncached else 0
-
-
-def _chunk(sequence: Sequence, count: int) -> Chunk:
-    rows = ALL_ROWS if sequence.scoring else _rows(sequence, count)
-    assert sequence.handle is not None
-    return Chunk(sequence.handle, sequence.next_tokens(count), rows)
-
-
-def _score(sequence: Sequence, logits: Logits) -> None:
-    """Log-probabilities of the prompt's tokens from the rows [rows, V] just before them.
-
-    After a preemption the rows come again; those that are known are left out.
-    """
-    scores = sequence.prompt_scores
-    assert scores is not None
-    first = sequence.cached - len(logits)  # position of the first row, which predicts the next
-    begin = len(scores)
-    wanted = sequence.tokens[begin + 1 : min(sequence.cached + 1, sequence.prompt_length)]
-    rows = logits[begin - first : begin - first + len(wanted)]
-    count = sequence.params.logprobs or 0
-    for logprob, row in zip(logprobs_of(rows, wanted), rows, strict=True):
-        scores.append(PromptScore(logprob, alternatives(row, count)))
 
 
 def _tell(sequence: Sequence) -> None:

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "tokenizer.h"
+#include "graphc_tokenizer.h"
 
 typedef struct {
   gc_vocabulary *vocabulary;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "tokenizer.h"
+#include "graphc_tokenizer.h"
 
 enum { GC_NONE = -1 };
 enum { GC_BPE, GC_UNIGRAM, GC_WORDPIECE };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer.h"
+#include "graphc_tokenizer.h"
 
 static uint64_t state;
 

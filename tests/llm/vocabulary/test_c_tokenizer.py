@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from graphc.artifact import RUNTIME
 from graphc.errors import ArtifactError, UnsupportedError
+from graphc.frontend import companions
 from graphc.llm.vocabulary.compile import compile_vocabulary
 
 COUNT = 400
@@ -136,6 +137,12 @@ def test_real_tokenizers(models: Models, model: str, name: str) -> None:
     (place,) = models.folder(model).rglob("tokenizer.json")
     assert json.loads(place.read_text())["model"]["type"] == name
     compare(Tokenizer.from_file(str(place)), 2 * COUNT)
+
+
+def test_a_tokenizer_rebuilt_from_gguf(models: Models) -> None:
+    (place,) = models.folder("smollm2").rglob("*.gguf")
+    text = companions(place)["tokenizer.json"].decode()
+    compare(Tokenizer.from_str(text), COUNT)
 
 
 def test_long_texts_and_odd_ones() -> None:

@@ -1,4 +1,4 @@
-/* tokenizer.h: text to tokens and back, from the vocabulary.bin of an artifact. */
+/* graphc_tokenizer.h: text to tokens and back, from the vocabulary.bin of an artifact. */
 #ifndef GRAPHC_TOKENIZER_H_
 #define GRAPHC_TOKENIZER_H_
 
