@@ -110,9 +110,20 @@ class FusedKernel:
                 value = self.element(shared, indices(lane), load_or_temporary(lane), temporaries)
                 tir.store(vector, [lane], value)
             temporaries[shared.buffer] = vector
+
+        def value_at(lane: Any) -> Any:
+            return self.element(stage, indices(lane), load_or_temporary(lane), temporaries)
+
+        if str(stage.buffer.dtype) == "bfloat16":
+            # Rounding repeats its operand in TVM's expansion: it must be a value, not a formula.
+            exact = tir.local([lanes], "float32")
+            with tir.vector(lanes) as lane:
+                tir.store(exact, [lane], _unrounded(value_at(lane)))
+            with tir.vector(lanes) as lane:
+                write(indices(lane), tirx.Cast("bfloat16", tir.load(exact, [lane])))
+            return
         with tir.vector(lanes) as lane:
-            value = self.element(stage, indices(lane), load_or_temporary(lane), temporaries)
-            write(indices(lane), value)
+            write(indices(lane), value_at(lane))
 
     def _shared_before(self, stage: Stage) -> list[Stage]:
         """Stages read more than once on the way to `stage`, always at its own element.
@@ -179,6 +190,13 @@ class FusedKernel:
             return places.get(node) if isinstance(node, tirx.Var) else None
 
         return rewrite(expr, replace)
+
+
+def _unrounded(value: Any) -> Any:
+    """A bfloat16 expression in float32, before it is rounded when it is."""
+    if isinstance(value, tirx.Cast) and str(value.value.ty) == "float32":
+        return value.value
+    return tirx.Cast("float32", value)
 
 
 def is_param(kernel: FusedKernel, buffer: Any) -> bool:

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 
 from graphc.ir import Model, Weights
+from graphc.passes.pack_bf16 import pack_bf16
 from graphc.passes.pack_by_channel import pack_by_channel
 from graphc.passes.pack_convolution import pack_convolution
 from graphc.passes.pack_int8 import pack_int8
@@ -26,7 +27,14 @@ from graphc.targets.target import Target
 Rule: TypeAlias = Callable[[Packing, relax.Call], relax.Expr | None]
 """What stands for a call, or None when the call is not the rule's."""
 
-RULES: tuple[Rule, ...] = (pack_matmul, pack_int8, pack_by_channel, pack_nbits, pack_convolution)
+RULES: tuple[Rule, ...] = (
+    pack_matmul,
+    pack_bf16,
+    pack_int8,
+    pack_by_channel,
+    pack_nbits,
+    pack_convolution,
+)
 
 # TVM's OpPatternKind kOutEWiseFusable: pointwise operators may be fused behind, nothing before.
 _FUSABLE = 4

@@ -13,12 +13,13 @@ from tvm import relax
 
 from graphc.errors import ConfigError
 from graphc.ir import Model
-from graphc.passes import quantize_auto, quantize_int8, quantize_static
+from graphc.passes import quantize_auto, quantize_bf16, quantize_int8, quantize_static
 from graphc.passes.nbits_scheme import EXAMPLES, NbitsScheme, parse
 from graphc.passes.scheme import Request, Scheme
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "auto": quantize_auto.auto,
+    "bf16": quantize_bf16.bf16,
     "int8": quantize_int8.dynamic,
     "int8-static": quantize_static.static,
     "w8": quantize_int8.weight_only,

@@ -19,6 +19,7 @@ from graphc.codegen.templates import (
     attention,
     cache_append,
     gemm,
+    gemm_bf16,
     gemm_int8,
     gemm_nbits,
     gpu,
@@ -47,6 +48,7 @@ OPERATORS: Mapping[str, tuple[Operator, ...]] = {
 
 SCHEDULES: tuple[Schedule, ...] = (
     gemm.apply,
+    gemm_bf16.apply,
     gemm_int8.apply,
     gemm_nbits.apply,
     loops.apply,
