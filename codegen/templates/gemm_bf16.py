@@ -173,12 +173,13 @@ class _Gemm:
             tir.store(acc[i], [at], tir.f32(0.0))
         with tir.serial(self.halves) as k:
             tir.prefetch(self.panels, [ahead + k * tir.const(tir.LINE_FLOATS)], level=2)
-            for v in range(d.vectors):
-                at = [tir.const(v * d.lanes)]
-                place = base + k * tir.const(d.columns) + at[0]
-                weights = vector(self.panels, [place], d.lanes)
-                for i in range(rows):
-                    two = tir.load(self.a_pairs, [start + tir.const(i), k])
+            # Row by row: a broadcast is used up before the next one takes its register.
+            for i in range(rows):
+                two = tir.load(self.a_pairs, [start + tir.const(i), k])
+                for v in range(d.vectors):
+                    at = [tir.const(v * d.lanes)]
+                    place = base + k * tir.const(d.columns) + at[0]
+                    weights = vector(self.panels, [place], d.lanes)
                     total = self.pairs(vector(acc[i], at, d.lanes), two, weights)
                     store_vector(acc[i], at, d.lanes, total)
         tile = tir.local([rows, d.columns])
