@@ -45,6 +45,17 @@ def cover(target: Target, rows: int, tail_rows: int, row_bytes: int) -> Cover:
     return Cover(rows, tail_rows, max(1, budget // (rows * row_bytes)))
 
 
+def next_panel(own: Any, size: int, steps: int, columns: int, position: Any) -> Any:
+    """Where the block at `position` starts to fetch the next panel, a line in each of its `steps`.
+
+    A panel, `size` words from `own` on, has columns / 16 lines for each step, so that as many
+    blocks fetch it; those after them touch their own panel again, which costs nothing.
+    """
+    parts = max(1, columns // tir.LINE_FLOATS)
+    following = own + tir.const(size) + position * tir.const(steps * tir.LINE_FLOATS)
+    return tir.bind(tirx.Select(position < tir.const(parts), following, own))
+
+
 def each_block(count: Any, panels: int, shape: Cover, body: Body) -> None:
     """Emits `body` for all blocks of `count` rows and `panels` panels."""
     rows, tail_rows = tir.const(shape.rows), tir.const(shape.tail_rows)

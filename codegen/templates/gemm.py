@@ -29,7 +29,7 @@ from tvm.ir import TensorLoad
 from graphc.codegen import builder as tir
 from graphc.codegen.kernel import FusedKernel, Stage, is_param
 from graphc.codegen.rewrite import walk
-from graphc.codegen.templates.blocks import Cover, cover, each_block
+from graphc.codegen.templates.blocks import Cover, cover, each_block, next_panel
 from graphc.codegen.templates.rows import Rows, output_of
 from graphc.targets.target import Target
 
@@ -165,40 +165,13 @@ class _Gemm:
         acc = tir.tile(rows, d.columns)
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
             tir.store(acc[i], [at], tir.f32(0.0))
-        first = panel * tir.const(d.columns)
-        self.rows.prefetch(start, rows, first, d.columns)
-        ahead = self._ahead(panel, step)
+        self.rows.prefetch(start, rows, panel * tir.const(d.columns), d.columns)
+        size = self.depth * d.columns
+        ahead = next_panel(panel * tir.const(size), size, self.depth, d.columns, step)
         with tir.serial(self.depth) as k:
             tir.prefetch(self.lines, [ahead + k * tir.const(tir.LINE_FLOATS)], level=2)
             for i, at in tir.over_tile(rows, d.vectors, d.lanes):
                 data = tir.load(self.a_rows, [start + tir.const(i), k])
                 term = data * tir.load(self.packed, [panel, k, at]).astype("float32")
                 tir.store(acc[i], [at], tir.load(acc[i], [at]) + term)
-        # The epilogue is a loop over rows, written once: it reads a copy of the accumulators, since
-        # indexing them with a variable would push them out of the registers.
-        tile = tir.local([rows, d.columns])
-        for i, at in tir.over_tile(rows, d.vectors, d.lanes):
-            tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
-        whole = self.width // d.columns
-        if self.width % d.columns == 0:
-            self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
-            return
-        with tir.when(panel < tir.const(whole)):
-            with tir.then():
-                self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
-            with tir.otherwise():
-                self.rows.epilogue(tile, start, rows, first, self.width % d.columns, d.lanes)
-
-    def _ahead(self, panel: Any, step: Any) -> Any:
-        """Where in the next panel this block starts to fetch, a line for each k.
-
-        A panel has `columns / 16` lines for each k, so that as many blocks fetch it; the blocks
-        after them touch their own panel again, which costs nothing.
-        """
-        size = self.depth * self.decisions.columns
-        parts = max(1, self.decisions.columns // tir.LINE_FLOATS)
-        following = (panel + tir.const(1)) * tir.const(size) + step * tir.const(
-            self.depth * tir.LINE_FLOATS
-        )
-        own = panel * tir.const(size)
-        return tir.bind(tirx.Select(step < tir.const(parts), following, own))
+        self.rows.store(acc, start, panel, d.columns, d.lanes)

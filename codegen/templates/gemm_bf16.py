@@ -27,7 +27,7 @@ from graphc.codegen.instructions import pairs
 from graphc.codegen.instructions.instruction import Instruction, imported, store_vector, vector
 from graphc.codegen.kernel import FusedKernel, Stage, is_param
 from graphc.codegen.rewrite import walk
-from graphc.codegen.templates.blocks import Cover, cover, each_block
+from graphc.codegen.templates.blocks import Cover, cover, each_block, next_panel
 from graphc.codegen.templates.rows import Rows, output_of
 from graphc.targets.target import Target
 
@@ -163,11 +163,8 @@ class _Gemm:
         d = self.decisions
         size = self.halves * d.columns
         base = tir.bind(panel * tir.const(size))
-        first = panel * tir.const(d.columns)
-        self.rows.prefetch(start, rows, first, d.columns)
-        parts = max(1, d.columns // tir.LINE_FLOATS)
-        following = base + tir.const(size) + step * tir.const(self.halves * tir.LINE_FLOATS)
-        ahead = tir.bind(tirx.Select(step < tir.const(parts), following, base))
+        self.rows.prefetch(start, rows, panel * tir.const(d.columns), d.columns)
+        ahead = next_panel(base, size, self.halves, d.columns, step)
         acc = tir.tile(rows, d.columns)
         for i, at in tir.over_tile(rows, d.vectors, d.lanes):
             tir.store(acc[i], [at], tir.f32(0.0))
@@ -182,15 +179,4 @@ class _Gemm:
                     weights = vector(self.panels, [place], d.lanes)
                     total = self.pairs(vector(acc[i], at, d.lanes), two, weights)
                     store_vector(acc[i], at, d.lanes, total)
-        tile = tir.local([rows, d.columns])
-        for i, at in tir.over_tile(rows, d.vectors, d.lanes):
-            tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
-        whole = self.width // d.columns
-        if self.width % d.columns == 0:
-            self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
-            return
-        with tir.when(panel < tir.const(whole)):
-            with tir.then():
-                self.rows.epilogue(tile, start, rows, first, d.columns, d.lanes)
-            with tir.otherwise():
-                self.rows.epilogue(tile, start, rows, first, self.width % d.columns, d.lanes)
+        self.rows.store(acc, start, panel, d.columns, d.lanes)

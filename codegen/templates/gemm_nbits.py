@@ -240,19 +240,7 @@ class _Gemm:
         with tir.serial(self.groups) as g:
             group(tir.load(record, [zero]), [start + tir.const(i) for i in range(rows)], g, sums)
             tir.store(record, [zero], tir.load(record, [zero]) + tir.const(form.words))
-        tile = tir.local([rows, lanes])
-        for i, total in enumerate(sums):
-            with tir.vector(lanes) as lane:
-                tir.store(tile, [tir.const(i), lane], tir.load(total, [lane]))
-        first, rest = panel * tir.const(lanes), self.width % lanes
-        if rest == 0:
-            self.rows.epilogue(tile, start, rows, first, lanes, lanes)
-            return
-        with tir.when(panel < tir.const(self.width // lanes)):
-            with tir.then():
-                self.rows.epilogue(tile, start, rows, first, lanes, lanes)
-            with tir.otherwise():
-                self.rows.epilogue(tile, start, rows, first, rest, lanes)
+        self.rows.store(sums, start, panel, lanes, lanes)
 
     def _quantized_group(self, record: Any, rows: Sequence[Any], g: Any, sums: list[Any]) -> None:
         form, lanes = self.form, self.form.lanes

@@ -2,20 +2,23 @@
 
     C[lead.., n]   is seen as   C[row, n]       with row = the leading indices, counted through
 
-A template fills a tile [rows, columns] of the root's values; `Rows.epilogue` computes the fused
+A template computes a block [rows, columns] of the root's values; `Rows.store` computes the fused
 pointwise stages from it and stores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
 
 from graphc.codegen import builder as tir
 from graphc.codegen.kernel import FusedKernel, Stage
-from graphc.codegen.rewrite import rewrite
+from graphc.codegen.rewrite import rewrite, walk
+
+# Nodes of the fused expressions up to which an epilogue is written out for each row.
+_SHORT = 16
 
 
 def output_of(kernel: FusedKernel, root: Stage) -> Stage | None:
@@ -44,29 +47,82 @@ class Rows:
             if self._has_rows(buffer)
         }
 
-    def epilogue(
-        self, tile: Any, row: Any, rows: int, first: Any, columns: int, lanes: int
+    def store(self, acc: Sequence[Any], row: Any, panel: Any, columns: int, lanes: int) -> None:
+        """Stores a register block: acc[i] holds the root's values of row + i, panel `panel`.
+
+        A short epilogue is written out for each row and reads the registers. A long one is a loop
+        over rows, written once, and reads a copy: indexing the accumulators with a variable would
+        push them out of the registers.
+        """
+        if self._is_short:
+            self._store_rows(
+                lambda i, at: tir.load(acc[i], [at]), True, len(acc), row, panel, columns, lanes
+            )
+            return
+        tile = tir.local([len(acc), columns], str(acc[0].dtype))
+        for i, at in tir.over_tile(len(acc), columns // lanes, lanes):
+            tir.store(tile, [tir.const(i), at], tir.load(acc[i], [at]))
+        self._store_rows(
+            lambda i, at: tir.load(tile, [i, at]), False, len(acc), row, panel, columns, lanes
+        )
+
+    @property
+    def _is_short(self) -> bool:
+        stages = [stage for stage in self.kernel.stages if stage is not self.root]
+        return sum(len(list(walk(stage.value))) for stage in stages) <= _SHORT
+
+    def _store_rows(
+        self,
+        value: Callable[[Any, Any], Any],
+        unrolled: bool,
+        rows: int,
+        row: Any,
+        panel: Any,
+        columns: int,
+        lanes: int,
     ) -> None:
-        """Stores C[row + i, first + j] for a tile [rows, columns] of the root's values."""
+        """The epilogue, the last panel's with the columns that it has."""
+        first = panel * tir.const(columns)
+        width = tir.static(self.root.spatial_extents[-1])
+        assert width is not None, self.root.spatial_extents
 
-        def write(i: Any, offset: Any, width: int) -> None:
-            place = row + i
+        def emit(count: int) -> None:
+            if unrolled:
+                for i in range(rows):
+                    self._store_row(
+                        lambda at, i=i: value(i, at), row + tir.const(i), first, count, lanes
+                    )
+                return
+            with tir.serial(rows) as i:
+                self._store_row(lambda at: value(i, at), row + i, first, count, lanes)
 
-            def load(buffer: Any, at: Sequence[Any]) -> Any:
-                if buffer.same_as(self.root.buffer):
-                    return tir.load(tile, [i, at[-1] - first])
-                return self._load(buffer, at, place)
+        if width % columns == 0:
+            emit(columns)
+            return
+        with tir.when(panel < tir.const(width // columns)):
+            with tir.then():
+                emit(columns)
+            with tir.otherwise():
+                emit(width % columns)
 
+    def _store_row(
+        self, value: Callable[[Any], Any], row: Any, first: Any, columns: int, lanes: int
+    ) -> None:
+        def load(buffer: Any, at: Sequence[Any]) -> Any:
+            if buffer.same_as(self.root.buffer):
+                return value(at[-1] - first)
+            return self._load(buffer, at, row)
+
+        def write(offset: Any, width: int) -> None:
             self.kernel.store_vector(
                 self.output,
                 lambda lane: [*self._vars, first + offset + lane],
                 width,
                 load,
-                lambda at, value: self._store(at, value, place),
+                lambda at, value: self._store(at, value, row),
             )
 
-        with tir.serial(rows) as i:
-            tir.lanes_over(columns, lanes, lambda at, width: write(i, at, width))
+        tir.lanes_over(columns, lanes, write)
 
     def prefetch(self, row: Any, rows: int, first: Any, columns: int) -> None:
         """Asks for the lines of C, and of operands like it, that the epilogue will touch.
