@@ -8,6 +8,7 @@ pointwise stages from it and stores them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,12 +90,11 @@ class Rows:
         def emit(count: int) -> None:
             if unrolled:
                 for i in range(rows):
-                    self._store_row(
-                        lambda at, i=i: value(i, at), row + tir.const(i), first, count, lanes
-                    )
+                    of_row = functools.partial(value, i)
+                    self._store_row(of_row, row + tir.const(i), first, count, lanes)
                 return
             with tir.serial(rows) as i:
-                self._store_row(lambda at: value(i, at), row + i, first, count, lanes)
+                self._store_row(functools.partial(value, i), row + i, first, count, lanes)
 
         if width % columns == 0:
             emit(columns)
