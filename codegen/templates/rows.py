@@ -48,6 +48,13 @@ class Rows:
             if self._has_rows(buffer)
         }
 
+    def epilogue(
+        self, tile: Any, row: Any, rows: int, first: Any, columns: int, lanes: int
+    ) -> None:
+        """Stores C[row + i, first + j] for a tile [rows, columns] of the root's values."""
+        with tir.serial(rows) as i:
+            self._store_row(lambda at: tir.load(tile, [i, at]), row + i, first, columns, lanes)
+
     def store(self, acc: Sequence[Any], row: Any, panel: Any, columns: int, lanes: int) -> None:
         """Stores a register block: acc[i] holds the root's values of row + i, panel `panel`.
 
