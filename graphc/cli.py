@@ -247,6 +247,37 @@ def verify(
     sys.exit(0 if report.passed else 1)
 
 
+@cli.command(epilog=_example("graphc quality q4.gc --text book.txt --against float.gc"))
+@click.argument("directory", metavar="DIR", type=_PATH)
+@click.option("--text", required=True, type=_PATH, help="A text file in UTF-8 to predict.")
+@click.option("--against", "other", type=_PATH, help="Another artifact, such as the float one.")
+@click.option("--tokens", type=click.IntRange(min=2), default=20000, show_default=True)
+@_THREADS
+@_JSON
+def quality(
+    directory: Path,
+    text: Path,
+    other: Path | None,
+    tokens: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """How well a language model predicts a text, and how far it is from another one."""
+    from graphc import show, text_quality
+
+    try:
+        content = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{text}: cannot be read: {error}") from error
+    found = text_quality.measure(directory, content, other, tokens=tokens, threads=threads)
+    if as_json:
+        click.echo(show.as_json(found.record()))
+        return
+    for name, value in found.record().items():
+        if value is not None:
+            click.echo(f"{name.replace('_', ' '):<18} {value:.5g}")
+
+
 @cli.command(
     epilog=_example(
         "graphc bench model.gc --dim batch=1 --dim sequence=128 --against onnxruntime model.onnx",

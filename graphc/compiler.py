@@ -132,13 +132,13 @@ def _build(
     plain = model
     if few_bits is not None:
         stage("quantize")
-        model = _few_bits(model, few_bits, config, device)
+        model = _few_bits(model, few_bits, config, device, source)
     stage("graph")
     model = _dumped("2-graph", _graph(model, device, config))
     quality = None
     if few_bits is not None:
         if model.decoder is None:
-            quality = _few_bits_quality(plain, model, config, device)
+            quality = _few_bits_quality(plain, model, config, device, source)
     elif config.quantize is not None:
         stage("quantize")
         model, quality = _quantize(model, config, device)
@@ -224,26 +224,28 @@ def _assemble(
     )
 
 
-def _few_bits(model: Model, scheme: NbitsScheme, config: CompileConfig, device: Target) -> Model:
+def _few_bits(
+    model: Model, scheme: NbitsScheme, config: CompileConfig, device: Target, source: Path
+) -> Model:
     """The model as it was loaded with weights of few bits, calibrated where the method asks."""
     from graphc import trial
     from graphc.passes.quantize_nbits import quantize_nbits
 
     if not scheme.gptq:
         return quantize_nbits(model, scheme)
-    data = trial.inputs(model, config.calibration)
+    data = trial.inputs(model, config.calibration, source)
     return quantize_nbits(model, scheme, _trial(config, device).run, data)
 
 
 def _few_bits_quality(
-    plain: Model, small: Model, config: CompileConfig, device: Target
+    plain: Model, small: Model, config: CompileConfig, device: Target, source: Path
 ) -> Mapping[str, Any]:
     """What weights of few bits cost, measured on the calibration's inputs."""
     from graphc import quality, trial
     from graphc.passes import pipeline
 
     assert config.quantize is not None
-    data = trial.inputs(plain, config.calibration)
+    data = trial.inputs(plain, config.calibration, source)
     run = _trial(config, device).run
     graph = pipeline.graph(plain, device)
     return quality.measure(graph, small, config.quantize, run, data).record()

@@ -29,6 +29,8 @@ _REPEATS: Final = 7
 _BATCH: Final = 2
 _LENGTH: Final = 24
 _SETS: Final = 2
+_WINDOW: Final = 256
+_MOST_WINDOWS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,16 @@ def _outputs(loaded: module.Module, feeds: Feeds) -> list[Array]:
         ) from error
 
 
-def inputs(model: Model, calibration: Path | None) -> list[Feeds]:
+def inputs(model: Model, calibration: Path | None, source: Path | None = None) -> list[Feeds]:
     """The sets in a calibration file or folder; without one, two drawn at random.
 
-    A .npz is one set; a folder holds .npz files, or one .npy for every input.
+    A .npz is one set; a folder holds .npz files, or one .npy for every input. A .txt is cut into
+    windows of tokens, by the tokenizer of the model at `source`.
     """
     if calibration is None:
         return _drawn(model)
+    if calibration.suffix == ".txt":
+        return _from_text(model, calibration, source)
     if calibration.is_dir():
         sets = [_read(path) for path in sorted(calibration.glob("*.npz"))]
         if not sets:
@@ -98,6 +103,42 @@ def inputs(model: Model, calibration: Path | None) -> list[Feeds]:
         if missing:
             raise ConfigError(f"calibration = {calibration}: no array for input {missing[0]!r}")
     return [{name: feeds[name] for name in wanted} for feeds in sets]
+
+
+def _from_text(model: Model, calibration: Path, source: Path | None) -> list[Feeds]:
+    """Windows of a text for the input that is tokens; other inputs of its shape are ones."""
+    from graphc.frontend import companions
+
+    data = {} if source is None else companions(source)
+    if "tokenizer.json" not in data:
+        raise ConfigError(
+            f"calibration = {calibration}: the model has no tokenizer.json for a text"
+        )
+    from tokenizers import Tokenizer
+
+    try:
+        text = calibration.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_str(data["tokenizer.json"].decode())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"calibration = {calibration}: cannot be read: {error}") from error
+    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids)
+    ports = model.signatures["main"].inputs
+    tokens = next((p.name for p in ports if p.value_range is not None and len(p.shape) == 2), None)
+    windows = [ids[at : at + _WINDOW] for at in range(0, ids.size - _WINDOW + 1, _WINDOW)]
+    if tokens is None or not windows or any(len(port.shape) != 2 for port in ports):
+        raise ConfigError(
+            f"calibration = {calibration}: expected a model of tokens [batch, length] and at least "
+            f"{_WINDOW} tokens of text, there are {ids.size}"
+        )
+    return [
+        {
+            port.name: (window if port.name == tokens else np.ones_like(window))[None].astype(
+                port.dtype
+            )
+            for port in ports
+        }
+        for window in windows[:_MOST_WINDOWS]
+    ]
 
 
 def _read(path: Path) -> Mapping[str, Array]:
