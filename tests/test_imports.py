@@ -53,7 +53,7 @@ RANKS = (
         "bench_llm",
         "inspection",
     ),
-    ("quality", "trial", "cache", "compiler", "check"),
+    ("quality", "text_quality", "trial", "cache", "compiler", "check"),
     ("show", "cli_llm", "cli", "__main__"),
 )
 # What makes running an artifact possible: nothing of it may lie right of its rank.
