@@ -7,10 +7,12 @@ answers). Every kernel is a program of its own: one that a device refuses leaves
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.tirx.build import split_host_device_mods
@@ -124,8 +126,21 @@ def _lowered(name: str, function: tirx.PrimFunc) -> tvm.IRModule:
 
 
 def _opencl(name: str, function: tirx.PrimFunc, device: Any) -> bytes:
-    built = tvm.get_global_func("target.build.opencl")(_lowered(name, function), device)
+    mod = structural_map(_lowered(name, function), (tirx.FloatImm, _exact))
+    built = tvm.get_global_func("target.build.opencl")(mod, device)
     return str(built.inspect_source()).encode()
+
+
+def _exact(constant: Any) -> Any:
+    """TVM prints floats with seven digits: what they do not hold is given by its bits."""
+    value = float(constant.value)
+    if str(constant.ty) != "float32" or not math.isfinite(value):
+        return constant
+    single = np.float32(value)
+    if np.float32(f"{single:e}") == single:
+        return constant
+    bits = tirx.IntImm("int32", int(single.view(np.int32)))
+    return tirx.call_pure_extern("float32", "as_float", bits)
 
 
 def _vulkan(name: str, function: tirx.PrimFunc, device: Any) -> bytes:

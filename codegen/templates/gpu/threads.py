@@ -39,7 +39,9 @@ def private(shape: Sequence[int], dtype: str = "float32") -> Any:
 
 
 def bind(value: Any) -> Any:
-    """A scalar of one thread, computed once."""
+    """A scalar of one thread, computed once; indices in 32 bits, which are a device's own."""
+    if str(value.ty) == "int64":
+        return bind(value.astype("int32")).astype("int64")
     scalar = private([1], str(value.ty))
     tir.store(scalar, [tir.const(0)], value)
     return tir.load(scalar, [tir.const(0)])
