@@ -216,7 +216,7 @@ class _Attention:
         return tir.load(highest, zero)
 
     def _add_values(self, first: Any) -> None:
-        """out += p V and l += sum p; beyond the last key a weight is 0, its value the last one's."""
+        """out += p V and l += sum p; beyond the last key weights are 0, values the last one's."""
         batch, head = self.place
         zero = [tir.const(0)]
         with tir.serial(self.decisions.tile) as key:
