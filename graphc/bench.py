@@ -1,8 +1,9 @@
-"""Measures an artifact, and ONNX Runtime beside it, in turns and on the same inputs and threads."""
+"""Measures an artifact, and other runtimes beside it, in turns on the same inputs and threads."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import statistics
@@ -12,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from graphc import module, testing, work
+from graphc import kernel_times, module, testing, work
+from graphc import peers as other_runtimes
 from graphc.codegen import link
 from graphc.errors import ToolError
 from graphc.targets import detect
@@ -47,6 +49,7 @@ class Result:
     flops: int | None
     peak_gflops: float
     read_gbs: float
+    kernels: tuple[kernel_times.Row, ...] = ()
 
     def share(self, side: Side) -> float | None:
         """Of the measured FMA peak."""
@@ -56,6 +59,8 @@ class Result:
 
     def record(self) -> dict[str, object]:
         sides = [asdict(side) | {"share_of_peak": self.share(side)} for side in self.sides]
+        total = sum(row.seconds for row in self.kernels)
+        kernels = [row.record(total, self.peak_gflops, self.read_gbs) for row in self.kernels]
         return {
             "dims": dict(self.dims),
             "threads": self.threads,
@@ -63,6 +68,7 @@ class Result:
             "peak_gflops": self.peak_gflops,
             "read_gb_per_s": self.read_gbs,
             "sides": sides,
+            "kernels": kernels,
         }
 
 
@@ -72,10 +78,15 @@ def bench(
     inputs: Mapping[str, Array],
     *,
     against: Path | None = None,
+    peers: Sequence[str] = ("onnxruntime",),
+    kernels: bool = False,
     threads: int | None = None,
     seconds: float = 5.0,
 ) -> Result:
-    """Time runs of the artifact and, with `against`, of that ONNX file, for `seconds` each."""
+    """Time runs of the artifact and, with `against`, of that file by each peer, for `seconds` each.
+
+    With `kernels` some further runs are timed kernel by kernel.
+    """
     threads = threads or detect.machine().cores
     peak_gflops, read_gbs = peak(threads)
     with module.load(directory, threads=threads) as loaded:
@@ -83,15 +94,14 @@ def bench(
         names = [port.name for port in loaded.outputs]
         sides: dict[str, Callable[[], object]] = {"graphc": lambda: loaded.run(names, feeds)}
         if against is not None:
-            from graphc.reference import Reference
-
-            reference = Reference(against, threads)
-            sides["onnxruntime"] = lambda: reference.run(feeds)
+            for name in peers:
+                sides[name] = functools.partial(other_runtimes.make(name, against, threads), feeds)
         measured = measure(sides, seconds)
         sizes = testing.dims_of(loaded.inputs, feeds)
         formula = loaded.functions["main"].work if "main" in loaded.functions else None
     flops = None if formula is None else work.value(formula, sizes)
-    return Result(sizes, threads, measured, flops, peak_gflops, read_gbs)
+    rows = kernel_times.measure(directory, dims, inputs, threads=threads) if kernels else ()
+    return Result(sizes, threads, measured, flops, peak_gflops, read_gbs, rows)
 
 
 def measure(sides: Mapping[str, Callable[[], object]], seconds: float) -> tuple[Side, ...]:

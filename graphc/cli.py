@@ -289,10 +289,11 @@ def quality(
 @_INPUT
 @click.option(
     "--against",
-    type=(click.Choice(["onnxruntime", "llama.cpp"]), _PATH),
-    metavar="onnxruntime|llama.cpp MODEL",
-    help="Measure another runtime on MODEL side by side.",
+    type=(str, _PATH),
+    metavar="onnxruntime,openvino|llama.cpp MODEL",
+    help="Measure other runtimes on MODEL side by side.",
 )
+@click.option("--kernels", is_flag=True, help="Also time each kernel: a roofline table.")
 @click.option("--prefill", type=click.IntRange(min=1), help="Tokens that a language model reads.")
 @click.option("--decode", type=click.IntRange(min=1), help="Tokens that a language model writes.")
 @_THREADS
@@ -311,6 +312,7 @@ def bench(
     against: tuple[str, Path] | None,
     prefill: int | None,
     decode: int | None,
+    kernels: bool,
     threads: int | None,
     seconds: float,
     as_json: bool,
@@ -323,7 +325,7 @@ def bench(
         return
     if against is not None and against[0] == "llama.cpp":
         raise ConfigError("llama.cpp runs language models: give --prefill and --decode")
-    from graphc import arrays, config, show
+    from graphc import arrays, config, peers, show
     from graphc.bench import bench as measure
 
     result = measure(
@@ -331,6 +333,8 @@ def bench(
         config.parse_dims(dims),
         arrays.read(config.parse_inputs(inputs)),
         against=None if against is None else against[1],
+        peers=() if against is None else peers.parse(against[0]),
+        kernels=kernels,
         threads=threads,
         seconds=seconds,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphc import kernel_times
 from graphc.testing import Array
 
 if TYPE_CHECKING:
@@ -253,7 +254,10 @@ def bench(result: Result) -> str:
         f"f32 FMA peak {result.peak_gflops:.0f} GFLOP/s, read {result.read_gbs:.1f} GB/s\n"
         f"{table(rows)}"
     )
-    if len(result.sides) == 2:
-        ours, theirs = result.sides
+    ours, *others = result.sides
+    for theirs in others:
         text += f"\n{ours.name} takes {ours.median / theirs.median:.2f} of {theirs.name}'s time"
+    if result.kernels:
+        rows = kernel_times.table(result.kernels, result.peak_gflops, result.read_gbs)
+        text += f"\n\n{table(rows)}"
     return text

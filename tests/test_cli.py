@@ -176,6 +176,12 @@ def test_bench(graphc_cli: CommandLine, mlp: Compiled) -> None:
     done = graphc_cli(*arguments, "--against", "onnxruntime", mlp.model)
     assert done.status == 0
     assert "onnxruntime" in done.out and "share of peak" in done.out
+    assert "'ort': expected" in graphc_cli.refused(*arguments, "--against", "ort", mlp.model)
+    record = json.loads(graphc_cli(*arguments, "--kernels", "--json").out)
+    kernels = [row for row in record["kernels"] if row["flops"]]
+    assert sum(row["flops"] for row in kernels) == record["flops"]
+    assert all(row["calls"] > 0 and row["seconds"] > 0 and row["bytes"] > 0 for row in kernels)
+    assert "of peak" in graphc_cli(*arguments, "--kernels").out
 
 
 def test_a_closed_pipe_is_no_error(mlp: Compiled) -> None:

@@ -49,6 +49,8 @@ RANKS = (
         "verify",
         "verify_decoder",
         "locate",
+        "peers",
+        "kernel_times",
         "bench",
         "bench_llm",
         "inspection",
