@@ -1,4 +1,4 @@
-"""Scheduled model -> what an artifact is linked from: an object file, plans, weights, records."""
+"""Scheduled model -> what an artifact is linked from: object files, plans, weights, records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from graphc.artifact import KernelInfo
-from graphc.codegen.cpu import build_object
+from graphc.codegen.cpu import build_objects
 from graphc.codegen.device import DeviceKernel, build_device
 from graphc.codegen.plan import FunctionPlan
 from graphc.codegen.planner import plan
@@ -18,12 +18,12 @@ from graphc.targets.target import Target
 
 @dataclass(frozen=True)
 class Built:
-    """`object` is the bytes of a native object file; `weights` are in the plans' order.
+    """`objects` are the bytes of native object files; `weights` are in the plans' order.
 
-    `device_kernels` are what the object's functions start on the target's device, if it has one.
+    `device_kernels` are what the objects' functions start on the target's device, if it has one.
     """
 
-    object: bytes
+    objects: tuple[bytes, ...]
     plans: tuple[FunctionPlan, ...]
     weights: Weights
     kernels: tuple[KernelInfo, ...]
@@ -46,11 +46,12 @@ def build(model: Model, target: Target) -> Built:
     names = list(dict.fromkeys(name for p in plans for name in p.weights))
     device_kernels: tuple[DeviceKernel, ...] = ()
     if target.device is None:
-        native = build_object(functions, target)
+        objects = build_objects(functions, target)
     else:
         native, device_kernels = build_device(functions, target)
+        objects = (native,)
     return Built(
-        object=native,
+        objects=objects,
         plans=plans,
         weights=Weights(model.params).only(names),
         kernels=tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ memory, and stores them in every turn of a loop.
 """
 
 _LARGEST_OBJECT = 1 << 28
+_BATCH = 8  # kernels in an object file
 
 
 def build_module(functions: Mapping[str, tirx.PrimFunc], target: Target) -> Any:
@@ -79,6 +81,22 @@ def _rewrite_storage(mod: tvm.IRModule) -> tvm.IRModule:
     shared = {g: f for g, f in functions.items() if not (f.attrs and OWN_BUFFERS in f.attrs)}
     rewritten = tirx.transform.StorageRewrite()(tvm.IRModule(shared))
     return tvm.IRModule({**functions, **dict(rewritten.functions.items())})
+
+
+def build_objects(functions: Mapping[str, tirx.PrimFunc], target: Target) -> tuple[bytes, ...]:
+    """Object files with these functions, made by all processors of this machine at once.
+
+    LLVM works outside of Python's lock. How functions are divided does not depend on the machine,
+    so that the same functions give the same bytes.
+    """
+    names = sorted(functions)
+    batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        work = (
+            pool.submit(build_object, {name: functions[name] for name in batch}, target)
+            for batch in batches
+        )
+        return tuple(job.result() for job in list(work))
 
 
 def build_object(functions: Mapping[str, tirx.PrimFunc], target: Target) -> bytes:

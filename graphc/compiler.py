@@ -205,7 +205,7 @@ def _assemble(
     )
     env.write_dump("6-host.c", program)
     triple = _triple(device)
-    link.build(program, [built.object], draft.path, triple=triple, device=kind)
+    link.build(program, built.objects, draft.path, triple=triple, device=kind)
     draft.write_manifest(
         artifact.Manifest(
             target=artifact.TargetInfo(

@@ -229,7 +229,7 @@ def compile_to(place: Path, shape: Shape = SMALL, cache_dtype: str = "f32") -> P
     with artifact.publish(place) as draft:
         table = draft.write_weights(built.weights)
         program = host.print_program(built.plans, table, features, decoder=lowered.decoder)
-        link.build(program, [built.object], draft.path, triple=triple)
+        link.build(program, built.objects, draft.path, triple=triple)
         draft.write_manifest(
             artifact.Manifest(
                 target=artifact.TargetInfo(device.name, device.machine, triple, tuple(features)),
