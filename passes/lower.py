@@ -19,6 +19,8 @@ from tvm.ir import GenericConst, GlobalVar
 
 from graphc.codegen.templates import lookup
 from graphc.ir import Model, Weights
+from graphc.passes.merge_kernels import merge_kernels
+from graphc.passes.share_scalars import share_scalars
 from graphc.targets.target import Target
 
 OPAQUE = 8  # TVM's OpPatternKind kOpaque: a kernel that nothing is fused with
@@ -31,7 +33,11 @@ _RESHAPES = {"relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.resha
 
 def lower(model: Model, target: Target) -> Model:
     """The model as TIR kernels and the calls of them."""
-    mod = _LowerOperators(model.mod, target).run()
+    mod, params = model.mod, Weights(model.params)
+    for name in model.signatures:
+        mod, shared = share_scalars(mod, name, params)
+        params = params.but(shared)
+    mod = _LowerOperators(mod, target).run()
     passes = [
         relax.transform.LegalizeOps(
             customize_legalize_map={
@@ -49,8 +55,7 @@ def lower(model: Model, target: Target) -> Model:
         relax.transform.DeadCodeElimination(list(model.signatures)),
     ]
     with tvm.target.Target(target.tvm_dict()):
-        mod = tvm.transform.Sequential(passes)(mod)
-    params = Weights(model.params)
+        mod = merge_kernels(tvm.transform.Sequential(passes)(mod))
     for name in model.signatures:
         lift = _LiftConstants(mod, params)
         mod = lift.run(name)
@@ -141,6 +146,7 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule, target: Target) -> None:
         super().__init__(mod)
         self.mod, self.target = mod, target
+        self.kernels: dict[tuple[str, ...], GlobalVar] = {}
 
     def run(self) -> tvm.IRModule:
         for gvar, function in self.mod.functions.items():
@@ -162,8 +168,12 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
             return relax.op.reshape(call.args[0], call.ty.shape)
         kernel = lookup(name, list(call.args), attrs, call.ty, self.target)
         if kernel is not None:
-            function = kernel.with_attr("op_pattern", OPAQUE)
-            gvar = self.builder_.add_func(function, name.rpartition(".")[2])
+            # TVM does not see that two are equal when an attribute has dimensions in it.
+            key = (name, str(attrs), str(call.ty), *(str(a.ty) for a in call.args))
+            if key not in self.kernels:
+                function = kernel.with_attr("op_pattern", OPAQUE)
+                self.kernels[key] = self.builder_.add_func(function, name.rpartition(".")[2])
+            gvar = self.kernels[key]
             results = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else call.ty
             return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], results)
         if isinstance(callee, relax.Function):
