@@ -46,7 +46,7 @@ def _places(call: relax.Call) -> list[tuple[int, tuple[str, ...]]]:
     operator = getattr(call.op, "name", "")
     if operator not in _OPERATORS:
         return []
-    found = []
+    found: list[tuple[int, tuple[str, ...]]] = []
     for place, other in ((0, 1), (1, 0)):
         number = call.args[place]
         if isinstance(number, ir.GenericConst) and not isinstance(
