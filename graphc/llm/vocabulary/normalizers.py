@@ -12,7 +12,7 @@ import numpy as np
 
 from graphc.errors import UnsupportedError
 from graphc.llm.vocabulary.layout import Layout
-from graphc.llm.vocabulary.probe import character_map, characters, members, where
+from graphc.llm.vocabulary.probe import changed, character_map, characters, members, where
 from graphc.llm.vocabulary.regex import compile_regex
 
 # Operations of normalize.c, with up to three operands.
@@ -126,8 +126,8 @@ def _compositions() -> list[int]:
     """n, then n x (first, second, whole), ascending."""
     nfd, nfc = (make({"type": kind}).normalize_str for kind in ("NFD", "NFC"))
     triples = []
-    for point in characters():
-        whole = chr(point)
+    for whole in changed(make({"type": "NFD"})):
+        point = ord(whole)
         apart = nfd(whole)
         if apart == whole or nfc(whole) != whole or len(apart) < 2:
             continue

@@ -21,6 +21,8 @@ Members = npt.NDArray[np.bool_]
 _ASSIGNED: Final = ((0x0, 0xD800), (0xE000, 0x40000), (0xE0000, 0xF0000))
 _ALIKE: Final = ((0x40000, 0xE0000), (0xF0000, 0x10FFFE))
 
+_STRETCH: Final = 64
+
 
 def characters() -> Iterator[int]:
     """Every code point that may differ from its neighbours."""
@@ -53,8 +55,9 @@ def removed_set(pre_tokenizer: Any) -> Members:
 
 
 def isolated_set(pre_tokenizer: Any) -> Members:
-    """The characters that a pre-tokenizer puts into a piece of their own, when asked one by one."""
-    return where(lambda c: len(pre_tokenizer.pre_tokenize_str(f"a{c}a")) == 3)
+    """The characters that a pre-tokenizer puts into a piece of their own between letters."""
+    pieces = pre_tokenizer.pre_tokenize_str("a" + "a".join(_text()) + "a")
+    return members("".join(piece for piece, _ in pieces if len(piece) == 1 and piece != "a"))
 
 
 def where(holds: Callable[[str], bool]) -> Members:
@@ -74,4 +77,13 @@ def members(text: str) -> Members:
 def character_map(normalizer: Any) -> dict[int, str]:
     """What each character becomes by itself, where that is something else."""
     change = normalizer.normalize_str
-    return {ord(c): after for c in _text() if (after := change(c)) != c}
+    return {ord(c): after for c in changed(normalizer) if (after := change(c)) != c}
+
+
+def changed(normalizer: Any) -> Iterator[str]:
+    """The characters that may become something else: those of stretches that do not stay."""
+    text = _text()
+    for start in range(0, len(text), _STRETCH):
+        stretch = text[start : start + _STRETCH]
+        if normalizer.normalize_str(stretch) != stretch:
+            yield from stretch
