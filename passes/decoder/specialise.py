@@ -59,7 +59,8 @@ def specialise(model: Model) -> Model:
     replay = Replay(builder, dims)
     length = found.length
     tokens = relax.Var(found.tokens.name, relax.TensorType((1, length), found.tokens.dtype))
-    nodes = _reached(graph, [graph.outputs[found.logits]])
+    logits = graph.outputs[found.logits]
+    nodes = _reached(graph, [logits])
     params = [node.var for node in nodes if node.op == "param"]
     fillings = _fillings(found, length)
     with builder.function("main", [tokens, *params], attrs={"num_input": 1}):
@@ -70,7 +71,7 @@ def specialise(model: Model) -> Model:
                     shape = replay.shape(node)
                     replay.values[node] = tokens if fill is None else fill(builder, shape)
             replay.run(nodes, [_extended_cache])
-            result = builder.emit_output(relax.Tuple([replay.values[graph.outputs[found.logits]]]))
+            result = builder.emit_output(relax.Tuple([replay.values[logits]]))
         builder.emit_func_output(result)
     function = builder.get()["main"]
     var = tvm.ir.GlobalVar("main")
