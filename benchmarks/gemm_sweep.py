@@ -2,8 +2,9 @@
 
     python benchmarks/gemm_sweep.py [--seconds 0.1] [--rows 1,4,13] [--precision f32,bf16]
 
-Rates are of the fastest run, calls from Python included (about 20 us), shares of the measured float32 FMA peak; for one row, which takes as
-long as reading w does, the share of the measured read bandwidth stands beside it.
+Rates are of the fastest run, the call from Python included (about 20 us); shares are of the
+measured float32 FMA peak and, for one row, which takes as long as reading w does, of the measured
+read bandwidth.
 """
 
 from __future__ import annotations
