@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te, tirx
 from tvm.relax import op
 
 from graphc.frontend.onnx.context import Context
@@ -111,7 +115,7 @@ def _emit_transpose(
     shape: list[Expr],
     groups: int,
 ) -> Result:
-    """Relax's operator where it is sure to be lowered, else zeros between elements and Conv."""
+    """Relax's operator where it is sure to be lowered, else a sum for each element."""
     name = node.outputs[0]
     count = value.rank - 2
     target = f"{name}.conv" if bias else name
@@ -127,10 +131,43 @@ def _emit_transpose(
             groups=groups,
         )
         return _biased(context, node, context.emit(call, target, shape, node.label), bias)
-    raise node.unsupported(
-        "a transposed convolution with groups, dilations, an output padding of a whole stride or "
-        "three dimensions is not compiled"
-    )
+    compute = _gathered(given, groups, shape)
+    made = context.emit_te(target, compute, [value, weight], shape, "conv_transpose")
+    return _biased(context, node, made, bias)
+
+
+def _gathered(
+    given: Window, groups: int, shape: Sequence[Expr]
+) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
+    """y[n, m, o] = sum over c, k of x[n, c, (o + before - k d) / s] w[c, m, k], where that is a
+    position of x; c and m are of the same group."""
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        each, inputs = w.shape[1], w.shape[0]
+        depth = tirx.floordiv(inputs, groups)
+        channel = te.reduce_axis((0, depth), name="channel")
+        taps = [te.reduce_axis((0, k), name=f"k{axis}") for axis, k in enumerate(given.kernel)]
+
+        def element(n: Any, m: Any, *at: Any) -> Any:
+            source = tirx.floordiv(m, each) * depth + channel
+            places, valid = [], []
+            for axis, (o, tap) in enumerate(zip(at, taps, strict=True)):
+                reach = o + given.before[axis] - tap * given.dilations[axis]
+                place = tirx.floordiv(reach, given.strides[axis])
+                places.append(place)
+                valid += [
+                    tirx.floormod(reach, given.strides[axis]) == 0,
+                    place >= 0,
+                    place < x.shape[axis + 2],
+                ]
+            read = tirx.if_then_else(
+                tirx.all(*valid), x(n, source, *places), tirx.const(0, x.dtype)
+            )
+            return te.sum(read * w(source, tirx.floormod(m, each), *taps), axis=[channel, *taps])
+
+        return te.compute(tuple(shape), element, name="conv_transpose")
+
+    return compute
 
 
 def _transpose_window(

@@ -51,7 +51,10 @@ def reshaped(context: Context, node: Node, value: Value, target: Sequence[Expr])
         same(a, b) for a, b in zip(target, value.shape, strict=True)
     ):
         return value
-    call = op.reshape(context.expr(value), tuple(target))
+    if any(same(extent, 0) for extent in target):  # nothing in it; Relax would copy the dimension
+        call = op.zeros(tuple(target), value.dtype)
+    else:
+        call = op.reshape(context.expr(value), tuple(target))
     return context.emit(call, node.outputs[0], target, node.label)
 
 
