@@ -388,6 +388,16 @@ class Context:
         names = [f"{label}.{axis}" for axis in range(count)] if count > 1 else [label]
         return points.measure(self, value, names, [(least, most)] * count, node.label)
 
+    def shape_ints(self, node: Node, index: int) -> list[Expr]:
+        """Input `index`, a list of integers that may depend on dimensions but not on data."""
+        value = node.input(index)
+        if not isinstance(value, KnownValue):
+            raise node.unsupported(
+                f"input {index} ({value.name!r}) sets a shape and depends on the values of the "
+                "inputs: export the model so that shapes depend on shapes only"
+            )
+        return self.known_ints(node, index)
+
     def fixed_ints(self, node: Node, index: int) -> list[int]:
         """Input `index`, a list of integers that depend on nothing."""
         if not isinstance(node.input(index), KnownValue):

@@ -75,7 +75,7 @@ def _pads(context: Context, node: Node, rank: int) -> tuple[list[Expr], list[Exp
     if node.version < 11:
         given, axes = node.integers("pads"), tuple(range(rank))
     else:
-        given = context.known_ints(node, 1)
+        given = context.shape_ints(node, 1)
         axes = tuple(range(rank))
         if node.version >= 18 and node.optional(3) is not None:
             axes = node.axes(tuple(context.fixed_ints(node, 3)), rank)

@@ -180,7 +180,7 @@ def _sized(context: Context, node: Node, value: Value, chosen: tuple[int, ...]) 
     policy = node.choice(
         "keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller")
     )
-    sizes = context.known_ints(node, 3)
+    sizes = context.shape_ints(node, 3)
     if len(sizes) != len(chosen):
         raise node.error(f"{len(sizes)} sizes for {len(chosen)} axes")
     for size in sizes:
