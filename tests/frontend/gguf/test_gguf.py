@@ -13,7 +13,8 @@ import transformers
 from gguf_files import HALVES, Type, blocks, llama
 
 import graphc
-from graphc import text_quality
+from graphc import text_quality, trial
+from graphc.errors import ConfigError
 from graphc.frontend import companions, load
 from graphc.frontend.gguf.reader import read
 from graphc.frontend.gguf.tensors import rearranged, weight
@@ -105,11 +106,21 @@ def assert_quality(artifact: Path, reference: torch.nn.Module) -> None:
     assert found.agreement == 1
 
 
-def test_all_its_matrices_stay_packed(model: Path) -> None:
-    graph = pipeline.graph(load(model), targets.get("host"))
+def test_all_its_matrices_stay_packed(model: Path, tmp_path: Path) -> None:
+    imported = load(model)
+    graph = pipeline.graph(imported, targets.get("host"))
     assert graph.statistics["keep_quantized"] == 15
     # The embedding and the head tied to it are two views of one weight.
     assert len(graph.quantized) == 16
+    text = tmp_path / "calibration.txt"
+    text.write_text("the 12 " * 200, encoding="utf-8")
+    first, *rest = trial.inputs(imported, text, model)
+    assert sorted(first) == ["attention_mask", "input_ids"]
+    assert first["input_ids"].shape == (1, 256) and rest
+    assert (first["attention_mask"] == 1).all()
+    text.write_text("the", encoding="utf-8")
+    with pytest.raises(ConfigError, match="at least 256 tokens"):
+        trial.inputs(imported, text, model)
 
 
 def test_the_tokenizer_cuts_as_the_file_says(model: Path) -> None:
