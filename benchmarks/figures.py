@@ -1,25 +1,31 @@
-"""Measures real models beside ONNX Runtime and writes the table of figures into README.md.
+"""Measures real models beside ONNX Runtime and OpenVINO; writes the README's table of figures.
 
-    python benchmarks/figures.py [--seconds 5] [--print]
+    pip install openvino
+    python benchmarks/figures.py [--seconds 4] [--print]
 
-Both sides run the same inputs on the same threads in the same process, in turns; figures are
+All sides run the same inputs on the same threads in the same process, in turns; figures are
 medians. Absolute times belong to the machine named under the table; compare the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import re
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime
+from onnxruntime import quantization
 
 import graphc
-from graphc import bench
+from graphc import bench, peers, testing, work
 from graphc.targets import detect
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,28 +34,35 @@ from support import MODELS, Models  # noqa: E402
 
 BEGIN, END = "<!-- generated: figures -->", "<!-- end of generated figures -->"
 TEXT = ((1, 16), (1, 128), (8, 128), (1, 512))
+HEAD = (
+    "| model | precision | shape | graphc ms | ONNX Runtime ms | OpenVINO ms "
+    "| times faster than the faster | of the FMA peak |"
+)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, how the table calls it, and the values of its symbolic dimensions."""
+    """A model at one precision, and the values of its symbolic dimensions."""
 
     name: str
     title: str
+    precision: str
     dims: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
 
 
 SUBJECTS = (
-    Subject("minilm", "MiniLM-L6, BERT encoder", ("batch", "sequence"), TEXT),
-    Subject("albert", "ALBERT, 12 shared layers", ("batch", "sequence"), TEXT[:2]),
-    Subject("vit", "ViT-S/14 with a saliency head", ("batch_size",), ((1,), (4,))),
+    Subject("minilm", "MiniLM-L6", "float32", ("batch", "sequence"), TEXT),
+    Subject("minilm", "MiniLM-L6", "bf16", ("batch", "sequence"), TEXT),
+    Subject("minilm", "MiniLM-L6", "int8", ("batch", "sequence"), TEXT),
+    Subject("albert", "ALBERT", "float32", ("batch", "sequence"), TEXT[:2]),
+    Subject("vit", "ViT-S/14", "float32", ("batch_size",), ((1,),)),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5.0, help="time of each side of each row")
+    parser.add_argument("--seconds", type=float, default=4.0, help="time of each side of each row")
     parser.add_argument("--print", action="store_true", help="leave README.md as it is")
     options = parser.parse_args()
     table = "\n".join(rows(options.seconds))
@@ -64,38 +77,109 @@ def main() -> None:
 
 def rows(seconds: float) -> list[str]:
     """The Markdown table, and below it what it was measured on."""
-    lines = [
-        "| model, float32 | shape | graphc ms | ONNX Runtime ms | times faster | of the FMA peak |",
-        "|---|---|---|---|---|---|",
-    ]
-    ratios = []
-    models = Models(MODELS)
-    for subject in SUBJECTS:
-        with tempfile.TemporaryDirectory() as folder:
-            source = models.path(subject.name)
-            artifact = graphc.compile(source, output=Path(folder) / "m.gc", verify=False)
-            for sizes in subject.sizes:
-                dims = dict(zip(subject.dims, sizes, strict=True))
-                result = bench.bench(artifact.path, dims, {}, against=source, seconds=seconds)
-                ours, theirs = result.sides
-                ratios.append(theirs.median / ours.median)
-                share = result.share(ours)
-                lines.append(
-                    f"| {subject.title} | {' x '.join(map(str, sizes))} "
-                    f"| {1e3 * ours.median:.1f} | {1e3 * theirs.median:.1f} | {ratios[-1]:.2f} "
-                    f"| {'' if share is None else f'{share:.0%}'} |"
-                )
-                print(lines[-1], file=sys.stderr)
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    lines = [HEAD, "|---" * 8 + "|"]
+    ratios: dict[str, list[float]] = {}
     cores = detect.machine().cores
     peak, bandwidth = bench.peak(cores)
+    models = Models(MODELS)
+    for subject in SUBJECTS:
+        source = models.path(subject.name)
+        with tempfile.TemporaryDirectory() as folder:
+            for line, ratio in _measured(subject, source, Path(folder), cores, seconds, peak):
+                ratios.setdefault(f"{subject.title} {subject.precision}", []).append(ratio)
+                lines.append(line)
+                print(line, file=sys.stderr)
+    means = ", ".join(f"{name} {_mean(each):.2f}" for name, each in ratios.items())
     lines += [
         "",
-        f"Geometric mean {mean:.2f}. {cores} threads on {processor()} (float32 FMA peak "
+        f"Geometric means: {means}. {cores} threads on {processor()} (float32 FMA peak "
         f"{peak:.0f} GFLOP/s, reads {bandwidth:.0f} GB/s, both measured), ONNX Runtime "
-        f"{onnxruntime.__version__}; `python benchmarks/figures.py` measures it again.",
+        f"{onnxruntime.__version__}, OpenVINO {_openvino_version()}; int8: dynamic activations in "
+        "graphc and ONNX Runtime, a QDQ file in OpenVINO. `python benchmarks/figures.py` measures "
+        "it again.",
     ]
     return lines
+
+
+def _measured(
+    subject: Subject, source: Path, folder: Path, cores: int, seconds: float, peak: float
+) -> Iterator[tuple[str, float]]:
+    """A line of the table and the ratio in it, for each size."""
+    scheme = None if subject.precision == "float32" else subject.precision
+    artifact = graphc.compile(source, output=folder / "m.gc", verify=False, quantize=scheme)
+    with graphc.load(artifact.path, threads=cores) as loaded:
+        others = _others(subject.precision, source, loaded, folder, cores)
+        formula = loaded.functions["main"].work
+        for sizes in subject.sizes:
+            dims = dict(zip(subject.dims, sizes, strict=True))
+            feeds = testing.random_inputs(loaded.inputs, dims)
+            sides: dict[str, Callable[[], object]] = {
+                "graphc": functools.partial(loaded.run, None, feeds)
+            }
+            sides |= {name: functools.partial(run, feeds) for name, run in others.items()}
+            times = {side.name: side.median for side in bench.measure(sides, seconds)}
+            best = min(value for name, value in times.items() if name != "graphc")
+            flops = None if formula is None else work.value(formula, dims)
+            share = ""
+            if subject.precision == "float32" and flops is not None:
+                share = f"{flops / times['graphc'] / (peak * 1e9):.0%}"
+            cells = [f"{1e3 * times[name]:.1f}" if name in times else "" for name in COLUMNS]
+            shape = " x ".join(map(str, sizes))
+            line = " | ".join(
+                [
+                    "",
+                    subject.title,
+                    subject.precision,
+                    shape,
+                    *cells,
+                    f"{best / times['graphc']:.2f}",
+                ]
+            )
+            yield f"{line.strip()} | {share} |", best / times["graphc"]
+
+
+COLUMNS = ("graphc", "onnxruntime", "openvino")
+
+
+def _others(
+    precision: str, source: Path, loaded: Any, folder: Path, cores: int
+) -> dict[str, Callable[[Mapping[str, Any]], object]]:
+    """The peers at this precision; ONNX Runtime has no bf16 on CPUs."""
+    if precision == "float32":
+        return {name: peers.make(name, source, cores) for name in COLUMNS[1:]}
+    if precision == "bf16":
+        return {"openvino": peers.make("openvino-bf16", source, cores)}
+    dynamic, static = folder / "dynamic.onnx", folder / "static.onnx"
+    quantization.quantize_dynamic(source, dynamic, per_channel=True)
+    kept = dict.fromkeys((dim for port in loaded.inputs for dim in port.shape), 32)
+    sizes = {str(name): value for name, value in kept.items() if not isinstance(name, int)}
+    quantization.quantize_static(
+        source, static, _Drawn(loaded, sizes), per_channel=True, op_types_to_quantize=["MatMul"]
+    )
+    return {
+        "onnxruntime": peers.make("onnxruntime", dynamic, cores),
+        "openvino": peers.make("openvino", static, cores),
+    }
+
+
+class _Drawn(quantization.CalibrationDataReader):  # type: ignore[misc]
+    """Random inputs: ranges that are good enough for a file whose speed is measured."""
+
+    def __init__(self, loaded: Any, sizes: Mapping[str, int]) -> None:
+        self._sets = iter([testing.random_inputs(loaded.inputs, sizes, seed) for seed in range(4)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._sets, None)
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _openvino_version() -> str:
+    import openvino
+
+    return str(openvino.__version__).partition("-")[0]
 
 
 def processor() -> str:

@@ -19,6 +19,7 @@ from tvm.ir import GenericConst, GlobalVar
 
 from graphc.codegen.templates import lookup
 from graphc.ir import Model, Weights
+from graphc.passes.inline import inline, is_composite
 from graphc.passes.merge_kernels import merge_kernels
 from graphc.passes.share_scalars import share_scalars
 from graphc.targets.target import Target
@@ -150,7 +151,7 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
 
     def run(self) -> tvm.IRModule:
         for gvar, function in self.mod.functions.items():
-            if isinstance(function, relax.Function) and not _is_composite(function):
+            if isinstance(function, relax.Function) and not is_composite(function):
                 self.builder_.update_func(gvar, self.visit_expr(function))
         return self.builder_.get()
 
@@ -159,7 +160,7 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
         callee = call.op
         if isinstance(callee, GlobalVar):
             callee = self.mod[callee]
-            if not (isinstance(callee, relax.Function) and _is_composite(callee)):
+            if not (isinstance(callee, relax.Function) and is_composite(callee)):
                 return call
             name, attrs = str(callee.attrs["Composite"]), callee.attrs
         else:
@@ -177,26 +178,12 @@ class _LowerOperators(relax.PyExprMutator):  # type: ignore[misc]
             results = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else call.ty
             return relax.call_tir(gvar, [a for a in call.args if _is_tensor(a)], results)
         if isinstance(callee, relax.Function):
-            return self._inline(callee, call)
+            return inline(self, callee, call)
         if name == "relax.matmul" and str(call.ty.dtype) in _HALVES:
             # Half precision is summed in float32: a long row would lose its last terms.
             wide = self.builder_.emit(relax.op.matmul(*call.args, out_dtype="float32"))
             return relax.op.astype(wide, str(call.ty.dtype))
         return call
-
-    def _inline(self, callee: relax.Function, call: relax.Call) -> relax.Expr:
-        callee = relax.utils.copy_with_new_vars(callee)
-        for param, argument in zip(callee.params, call.args, strict=True):
-            self.set_var_remap(param, argument)
-        assert isinstance(callee.body, relax.SeqExpr)
-        for block in callee.body.blocks:
-            for binding in block.bindings:
-                self.visit_binding(binding)
-        return self.visit_expr(callee.body.body)
-
-
-def _is_composite(function: Any) -> bool:
-    return function.attrs is not None and "Composite" in function.attrs
 
 
 def _is_tensor(argument: Any) -> bool:

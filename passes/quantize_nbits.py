@@ -49,6 +49,11 @@ def quantize_nbits(
             env.log(2, f"quantize: {weight} {node.static_shape} stays float32: no group fits it")
             continue
         found[weight] = made
+    if not found:
+        raise ConfigError(
+            f"quantize: no product or table of the model has a float32 weight of {_LEAST} elements "
+            f"or more whose depth is a multiple of {_MULTIPLE}: there is nothing to quantise"
+        )
     return dataclasses.replace(model, quantized={**model.quantized, **found})
 
 

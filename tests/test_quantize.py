@@ -38,6 +38,23 @@ def test_schemes(scheme: str, tmp_path: Path) -> None:
             assert compare(loaded(x=x)["y"], expected).cosine > 0.999
 
 
+@pytest.mark.parametrize("scheme", ["q4-g16", "q8"])
+def test_few_bits_with_free_dimensions(scheme: str, tmp_path: Path) -> None:
+    """Batch and length are symbols: the proof in plain loops must keep them apart from its own."""
+    model = tiny_models.embedding_and_product(tmp_path / "tiny.onnx")
+    artifact = graphc.compile(model, output=tmp_path / "small.gc", quantize=scheme)
+    numerics, quality = artifact.manifest.numerics, artifact.manifest.quality
+    assert numerics is not None and numerics["passed"]
+    assert quality is not None and quality["outputs"][0]["cosine"] > 0.98
+    assert any("nbits" in kernel.template for kernel in artifact.manifest.kernels)
+
+
+def test_a_model_without_large_weights_is_refused(tmp_path: Path) -> None:
+    model = tiny_models.perceptron(tmp_path / "tiny.onnx")
+    with pytest.raises(ConfigError, match="nothing to quantise"):
+        graphc.compile(model, output=tmp_path / "small.gc", quantize="q4")
+
+
 @pytest.mark.parametrize(("bound", "float_products"), [(0.5, 0), (1e-7, 2)])
 def test_auto_keeps_the_bound(bound: float, float_products: int, tmp_path: Path) -> None:
     """A wide bound lets everything be small; a tight one nothing. Whether it pays is timed."""

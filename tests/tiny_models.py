@@ -51,6 +51,19 @@ def embedding(path: Path) -> Path:
     return save(path, helper.make_graph(nodes, "embed", inputs, outputs, [weight("table", 50, 8)]))
 
 
+def embedding_and_product(path: Path) -> Path:
+    """ids [batch, sequence] in a table of 50 rows, normed, times a matrix -> y [.., 96]."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], name="lookup"),
+        helper.make_node("LayerNormalization", ["x", "gamma"], ["n"], name="norm", axis=-1),
+        helper.make_node("MatMul", ["n", "w"], ["y"], name="product"),
+    ]
+    weights = [weight("table", 50, 64), weight("gamma", 64, seed=1), weight("w", 64, 96, seed=2)]
+    inputs = [value("ids", ["batch", "sequence"], TensorProto.INT64)]
+    outputs = [value("y", ["batch", "sequence", 96])]
+    return save(path, helper.make_graph(nodes, "product", inputs, outputs, weights))
+
+
 def deep_perceptron(path: Path, depth: int = 20) -> Path:
     """x [batch, 16] -> y [batch, 16]: nodes multiply_k and gate_k, for k from 0 on."""
     nodes, weights, last = [], [], "x"
