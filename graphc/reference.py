@@ -64,15 +64,24 @@ class Reference:
 
     kind = "onnxruntime"
 
-    def __init__(self, path: Path, threads: int, observe: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, threads: int, observe: Sequence[str] = (), data: bytes | None = None
+    ) -> None:
+        """`data` is run instead of the file's own bytes; weights outside lie beside the file."""
         self.path = path
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
+        if data is not None:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(path.parent)
+            )
+        elif observe:
+            data = _observed(path, observe, options)
         try:
             self._session = onnxruntime.InferenceSession(
-                _observed(path, observe, options) if observe else str(path),
+                data or str(path),
                 options,
                 providers=["CPUExecutionProvider"],
             )

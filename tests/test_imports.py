@@ -46,6 +46,7 @@ RANKS = (
         "reference",
         "torch_reference",
         "edges",
+        "nudge",
         "verify",
         "verify_decoder",
         "locate",
