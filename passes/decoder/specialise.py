@@ -100,7 +100,7 @@ def _interface(signature: Signature) -> _Interface:
     for port in signature.inputs:
         kinds = [kind for kind in groups if kind in port.name.lower()]
         is_integer = port.dtype.startswith(("int", "uint"))
-        if "past" in kinds or (not is_integer and len(port.shape) >= 3 and "mask" not in kinds):
+        if "past" in kinds or ("mask" not in kinds and _is_extended(port, signature)):
             groups["past"].append(port)
         elif kinds:
             groups[kinds[0]].append(port)
@@ -125,6 +125,16 @@ def _interface(signature: Signature) -> _Interface:
         tuple(groups["type"]),
         tuple(groups["past"]),
         _logits(signature, length),
+    )
+
+
+def _is_extended(port: Port, signature: Signature) -> bool:
+    """Whether an output may be this cache with more entries; an encoder's states have none."""
+    fixed = [isinstance(extent, int) and extent for extent in dims_of(port.shape)]
+    return len(fixed) >= 3 and any(
+        output.dtype == port.dtype
+        and fixed == [isinstance(extent, int) and extent for extent in dims_of(output.shape)]
+        for output in signature.outputs
     )
 
 
