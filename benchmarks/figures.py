@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +21,16 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import readme
 from onnxruntime import quantization
 
 import graphc
 from graphc import bench, peers, testing, work
 from graphc.targets import detect
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from support import MODELS, Models  # noqa: E402
+sys.path.insert(0, str(readme.ROOT / "tests"))
+from support import MODELS, Models
 
-BEGIN, END = "<!-- generated: figures -->", "<!-- end of generated figures -->"
 TEXT = ((1, 16), (1, 128), (8, 128), (1, 512))
 HEAD = (
     "| model | precision | shape | graphc ms | ONNX Runtime ms | OpenVINO ms "
@@ -68,11 +66,7 @@ def main() -> None:
     table = "\n".join(rows(options.seconds))
     print(table)
     if not options.print:
-        readme = ROOT / "README.md"
-        block = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-        text = readme.read_text(encoding="utf-8")
-        assert block.search(text), f"README.md has no block {BEGIN}"
-        readme.write_text(block.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text), encoding="utf-8")
+        readme.replace("figures", table)
 
 
 def rows(seconds: float) -> list[str]:
@@ -92,7 +86,7 @@ def rows(seconds: float) -> list[str]:
     means = ", ".join(f"{name} {_mean(each):.2f}" for name, each in ratios.items())
     lines += [
         "",
-        f"Geometric means: {means}. {cores} threads on {processor()} (float32 FMA peak "
+        f"Geometric means: {means}. {cores} threads on {readme.processor()} (float32 FMA peak "
         f"{peak:.0f} GFLOP/s, reads {bandwidth:.0f} GB/s, both measured), ONNX Runtime "
         f"{onnxruntime.__version__}, OpenVINO {_openvino_version()}; int8: dynamic activations in "
         "graphc and ONNX Runtime, a QDQ file in OpenVINO. `python benchmarks/figures.py` measures "
@@ -180,13 +174,6 @@ def _openvino_version() -> str:
     import openvino
 
     return str(openvino.__version__).partition("-")[0]
-
-
-def processor() -> str:
-    """The processor's own name."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    found = re.search(r"model name\s*: (.*)", info)
-    return found.group(1).strip() if found else "an unnamed processor"
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def bench(
             raise ConfigError(
                 f"{prefill} and {decode} tokens are more than the context of {model.max_context}"
             )
-        sides: dict[str, Round] = {"graphc": lambda p, n: _round(model, p, n)}
+        sides: dict[str, Round] = {"graphc": lambda p, n: run_once(model, p, n)}
         if against is not None:
             sides["llama.cpp"] = _llama(against, prefill + decode, threads)
         measured = _measure(sides, model.vocabulary_size, prefill, decode, seconds)
@@ -135,7 +135,8 @@ def _prompt(random: np.random.Generator, vocabulary: int, count: int) -> Tokens:
     return random.integers(0, vocabulary, count).astype(np.int32)
 
 
-def _round(model: LanguageModel, prompt: Tokens, decode: int) -> tuple[float, float]:
+def run_once(model: LanguageModel, prompt: Tokens, decode: int) -> tuple[float, float]:
+    """Seconds of reading a prompt, and of writing `decode` tokens after it, the likeliest ones."""
     sequence = model.create()
     try:
         start = time.perf_counter()
