@@ -52,11 +52,10 @@ _EXPORTS: Final = "{ global: gc_*; local: *; };\n"
 _RUNNER_SOURCES: Final = frozenset({"generate.c", "main.c", "npy.c", "speech.c"})
 # Back ends of devices open the driver's library at run time, which a static program cannot: with
 # one of them graphc-run needs the C library of the system.
-_DEVICE_COMMON: Final = ("device_cache", "device_ranges")
-_DEVICE_OBJECTS: Final = {
-    "opencl": (*_DEVICE_COMMON, "device_opencl", "opencl_api", "opencl_memory", "opencl_program"),
+_GROUPS: Final = {
+    "device": ("device_cache", "device_ranges"),
+    "opencl": ("device_opencl", "opencl_api", "opencl_memory", "opencl_program"),
     "vulkan": (
-        *_DEVICE_COMMON,
         "device_vulkan",
         "vulkan_api",
         "vulkan_memory",
@@ -250,13 +249,11 @@ def _link(tools: _Toolchain, arguments: Sequence[str], is_library: bool, work: P
 
 def _copy_objects(objects: Path, work: Path, device: str | None) -> list[str]:
     """Beside the other inputs, so that the command has relative names only."""
-    wanted = _DEVICE_OBJECTS.get(device or "", ())
-    absent = {name for names in _DEVICE_OBJECTS.values() for name in names} - set(wanted)
+    groups = ("common",) if device is None else ("common", "device", device)
     directory = work / objects.name
     shutil.copytree(objects, directory, dirs_exist_ok=True)
-    return sorted(
-        f"{directory.name}/{path.name}" for path in directory.glob("*.o") if path.stem not in absent
-    )
+    found = (path for group in groups for path in (directory / group).glob("*.o"))
+    return sorted(str(path.relative_to(work)) for path in found)
 
 
 def _toolchain(triple: str) -> _Toolchain:
@@ -336,18 +333,29 @@ def _runtime_objects(tools: _Toolchain, command: Sequence[str], is_library: bool
         work = Path(name)
         for path in sources:
             shutil.copyfile(path, work / path.name)
-        names = [path.name for path in sources if path.suffix == ".c"]
-        _call(tools, [*command, *flags, "-c", *names], work)
         objects = work / "objects"
-        objects.mkdir()
-        for path in work.glob("*.o"):
-            path.rename(objects / path.name)
+        for group, names in _grouped(sources).items():
+            # A command for each group: zig makes one object of all that a command compiles.
+            _call(tools, [*command, *flags, "-c", *names], work)
+            (objects / group).mkdir(parents=True)
+            for path in work.glob("*.o"):
+                path.rename(objects / group / path.name)
         try:
             objects.rename(place)
         except OSError:
             if not place.is_dir():  # else another process was faster, with the same bytes
                 raise
     return place
+
+
+def _grouped(sources: Sequence[Path]) -> dict[str, list[str]]:
+    """The C files of each group that is linked or left out as a whole."""
+    group_of = {name: group for group, names in _GROUPS.items() for name in names}
+    groups: dict[str, list[str]] = {}
+    for path in sources:
+        if path.suffix == ".c":
+            groups.setdefault(group_of.get(path.stem, "common"), []).append(path.name)
+    return groups
 
 
 def _call(tools: _Toolchain, arguments: Sequence[str], work: Path) -> None:

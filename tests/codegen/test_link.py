@@ -40,8 +40,9 @@ def test_needs_libc_and_libm_only(source: str, kernels: bytes, tmp_path: Path) -
     assert library.machine == "x86_64" and library.soname == "libmodel.so"
     assert set(library.needed) <= {"libc.so.6", "libm.so.6"} and library.needed
     assert library.exported and all(name.startswith("gc_") for name in library.exported)
-    header = (RUNTIME / "graphc.h").read_text()
-    assert set(library.exported) == set(re.findall(r"^GC_API .*?(gc_\w+)\(", header, re.M))
+    headers = (RUNTIME / "graphc.h", RUNTIME / "tokenizer" / "graphc_tokenizer.h")
+    declared = "".join(header.read_text() for header in headers)
+    assert set(library.exported) == set(re.findall(r"^GC_API .*?(gc_\w+)\(", declared, re.M))
     assert elf.read(files.runner).needed == ()
     ldd = subprocess.run(["ldd", files.library], capture_output=True, text=True)
     names = {line.split()[0] for line in ldd.stdout.splitlines()}
