@@ -65,6 +65,10 @@ _GROUPS: Final = {
 }
 _DYNAMIC_RUNNER_LINK: Final = ("-s", "-O2", "-Wl,--build-id=none", "-Wl,--gc-sections")
 _TIMEOUT_SECONDS: Final = 600
+_ABANDON_SECONDS: Final = 5
+_PREPARING: Final = "prepare linker"  # the thread's name
+_RUNNING: Final[set[subprocess.Popen[str]]] = set()
+_RUNNING_LOCK: Final = threading.Lock()
 _STDERR_LINES: Final = 12
 
 
@@ -146,6 +150,16 @@ def prepare(triple: str = DEFAULT_TRIPLE) -> None:
         raise ToolError(f"cannot write {error.filename or place}: {error.strerror}") from error
 
 
+def abandon() -> None:
+    """End the tools that run and wait until their directories are gone: for interruptions."""
+    with _RUNNING_LOCK:
+        for process in _RUNNING:
+            process.kill()
+    for thread in threading.enumerate():
+        if thread.name == _PREPARING:
+            thread.join(_ABANDON_SECONDS)
+
+
 def prepare_beside(triple: str = DEFAULT_TRIPLE) -> Callable[[], None]:
     """`prepare` in a thread of its own; the function returned waits for it and raises its error.
 
@@ -159,7 +173,7 @@ def prepare_beside(triple: str = DEFAULT_TRIPLE) -> Callable[[], None]:
         except ToolError as error:
             failure.append(error)
 
-    thread = threading.Thread(target=work, name="prepare linker", daemon=True)
+    thread = threading.Thread(target=work, name=_PREPARING, daemon=True)
     thread.start()
 
     def wait() -> None:
@@ -360,20 +374,28 @@ def _grouped(sources: Sequence[Path]) -> dict[str, list[str]]:
 
 def _call(tools: _Toolchain, arguments: Sequence[str], work: Path) -> None:
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             arguments,
             cwd=work,
             env={**os.environ, **tools.environment, "LC_ALL": "C"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        output = done.stderr + done.stdout
-        if done.returncode == 0:
+        ) as process:
+            with _RUNNING_LOCK:
+                _RUNNING.add(process)
+            try:
+                output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                with _RUNNING_LOCK:
+                    _RUNNING.discard(process)
+        if process.returncode == 0:
             return
-        reason = f"exit status {done.returncode}"
+        reason = f"exit status {process.returncode}"
     except subprocess.TimeoutExpired:
         reason, output = f"no answer in {_TIMEOUT_SECONDS} s", ""
     except FileNotFoundError as error:

@@ -122,6 +122,23 @@ def _build(
     Returns the quantised model when there is one to verify by.
     """
     linker_is_ready = link.prepare_beside(_triple(device))  # long the first time on a machine
+    try:
+        return _build_beside(source, config, device, draft, stage, observe, linker_is_ready)
+    except BaseException:
+        link.abandon()  # what it has begun leaves nothing behind
+        raise
+
+
+def _build_beside(
+    source: Path,
+    config: CompileConfig,
+    device: Target,
+    draft: artifact.Draft,
+    stage: _Stages,
+    observe: Sequence[str],
+    linker_is_ready: Callable[[], None],
+) -> Model | None:
+    """The stages of `_build`, beside which the linker makes itself ready."""
     stage("import tvm")  # seconds, and not needed when the cache answers: hence here
     from graphc import frontend
     from graphc.passes.quantize import of_few_bits
