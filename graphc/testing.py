@@ -25,10 +25,9 @@ TOLERANCES: Final[Mapping[str, float]] = {
 
 
 QUANTISED_TOLERANCE: Final = 0.5
-"""What the norm of a float output's error may be, over the output's, when the model rounds its
-activations to 8 bits: a last place that differs becomes a step of 1/255, and steps add up. With
-random tokens ONNX Runtime differs from itself by 0.13 between two settings on T5's encoder, and by
-0.33 on its decoder when a norm's weights change by one last place. A wrong operator gives about 1.
+"""What the norm of a float output's error may be, over the output's, where the artifact rounds to
+few bits and no nudge tells what that moves: the reference keeps the floats, or a language model is
+stepped. It finds a wrong operator, which gives about 1, and nothing finer; see graphc.nudge.
 """
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 from support import Models
 
 import graphc
-from graphc import env
+from graphc import env, module
 from graphc.testing import Array
 from graphc.verify import verify
 
@@ -65,3 +67,37 @@ def test_reading_text(
     model, artifact = _compiled(models, name, tmp_path)
     pixels = np.random.default_rng(2).uniform(-1, 1, shape).astype("float32")
     _check(artifact, model, x=pixels)
+
+
+LINES = ("Hello, world 2024", "graphc reads this line", "Total: 1,234.50 EUR", "KERNEL-42")
+
+
+def _pixels(line: str) -> Array:
+    """Black on white in a strip of 48 rows, from -1 to 1."""
+    font = ImageFont.load_default(30)
+    strip = Image.new("RGB", (round(font.getlength(line)) + 24, 48), "white")
+    ImageDraw.Draw(strip).text((12, 6), line, "black", font)
+    return (np.asarray(strip, np.float32).transpose(2, 0, 1)[None] / 127.5 - 1).astype("float32")
+
+
+def _read(scores: Array, characters: list[str]) -> str:
+    """The best character of each column, of equal neighbours one, without blanks."""
+    best = scores[0].argmax(-1)
+    changed = np.append(True, best[1:] != best[:-1])
+    return "".join(characters[at] for at in best[changed & (best != 0)])
+
+
+@slow
+def test_a_line_of_text_is_read(models: Models, tmp_path: Path) -> None:
+    model, artifact = _compiled(models, "text line", tmp_path)
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    known = session.get_modelmeta().custom_metadata_map["character"].splitlines()
+    characters = ["", *known, " "]
+    with module.load(artifact) as loaded:
+        for line in LINES:
+            feeds = {"x": _pixels(line)}
+            scores = loaded.run([loaded.outputs[0].name], feeds)[0]
+            found, expected = (
+                _read(each, characters) for each in (scores, session.run(None, feeds)[0])
+            )
+            assert found == expected and len(found) > len(line) // 2, (line, found, expected)
