@@ -49,19 +49,26 @@ def lower(model: Model, target: Target) -> Model:
             skip_ops=["relax.reshape"],
             enable_warning=False,
         ),
-        relax.transform.AnnotateTIROpPattern(),
         relax.transform.DeadCodeElimination(list(model.signatures)),
+        _merge_kernels,  # FuseOps names a kernel after what it fuses
+        relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(fuse_opt_level=2),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(list(model.signatures)),
+        _merge_kernels,
     ]
     with tvm.target.Target(target.tvm_dict()):
-        mod = merge_kernels(tvm.transform.Sequential(passes)(mod))
+        mod = tvm.transform.Sequential(passes)(mod)
     for name in model.signatures:
         lift = _LiftConstants(mod, params)
         mod = lift.run(name)
         params = params.but(lift.values)
     return replace(model, mod=mod, params=params)
+
+
+@tvm.transform.module_pass(opt_level=0)
+def _merge_kernels(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    return merge_kernels(mod)
 
 
 def _take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
