@@ -122,9 +122,7 @@ def _symbol(function: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 
 @relax.expr_functor.mutator
 class _Redirect(relax.PyExprMutator):  # type: ignore[misc]
-    def __init__(
-        self, mod: tvm.IRModule, calls: dict[GlobalVar, tuple[GlobalVar, Order]]
-    ) -> None:
+    def __init__(self, mod: tvm.IRModule, calls: dict[GlobalVar, tuple[GlobalVar, Order]]) -> None:
         super().__init__(mod)
         self.mod, self.calls = mod, calls
 
