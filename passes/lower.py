@@ -66,7 +66,7 @@ def lower(model: Model, target: Target) -> Model:
     return replace(model, mod=mod, params=params)
 
 
-@tvm.transform.module_pass(opt_level=0)
+@tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def _merge_kernels(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return merge_kernels(mod)
 
