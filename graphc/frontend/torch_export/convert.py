@@ -252,7 +252,7 @@ class _Attempt:
         namespace, _, operator = _target(node).partition(".")
         self._blockers += blockers_of(
             error,
-            node=node.name,
+            node=f"{node.name}{_place(node)}",
             label=label,
             operator=operator or namespace,
             domain=namespace if operator else "",
