@@ -379,7 +379,15 @@ OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h: neither the input nor a failed chec
 def main() -> NoReturn:
     """Run the command line and end the process with its exit status."""
     _INTERRUPTION.listen()
-    sys.exit(run_command_line())
+    status = run_command_line()
+    if not _INTERRUPTION.seen:
+        sys.exit(status)
+    # An interruption that passed through Python code which C had called is remembered by CPython,
+    # which then ends itself by SIGINT, although it was caught: the status would be lost.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def run_command_line() -> int:
