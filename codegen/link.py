@@ -336,7 +336,7 @@ def _runtime_objects(tools: _Toolchain, command: Sequence[str], is_library: bool
         if not (is_library and path.name in _RUNNER_SOURCES)
     )
     flags = [*_COMPILE, "-fPIC"] if is_library else [*_COMPILE, "-ffunction-sections"]
-    digest = hashlib.sha256(repr((tools.identity, tuple(command[1:]), flags)).encode())
+    digest = hashlib.sha256(repr((tools.identity, tuple(command[1:]), flags, _GROUPS)).encode())
     for path in sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     place = cache_directory() / "runtime" / digest.hexdigest()[:32]
