@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tvm import tirx
 
@@ -22,6 +22,32 @@ from graphc.targets.target import Target
 
 Body: TypeAlias = Callable[[Any, Any, int, Any], None]
 """body(first row, panel, number of rows, position of the block among those of panel and chunk)"""
+
+
+@dataclass(frozen=True)
+class RegisterBlock:
+    """What a product template decides: `rows` x (`vectors` vectors of `lanes` accumulators).
+
+    Rows that do not fill a block are taken by blocks of `tail_rows`. Each template has a class of
+    its own, so that what prints and hashes names it.
+    """
+
+    template: ClassVar[str]
+
+    rows: int
+    vectors: int
+    lanes: int
+    tail_rows: int
+
+    def __post_init__(self) -> None:
+        assert self.rows >= self.tail_rows >= 1 and self.vectors >= 1 and self.lanes >= 1, self
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def __str__(self) -> str:
+        return f"{self.template} {self.rows}x{self.columns}"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ traffic; `rows * vectors` accumulators must hide the latency of the FMA and fit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,13 @@ from tvm.ir import TensorLoad
 from graphc.codegen import builder as tir
 from graphc.codegen.kernel import FusedKernel, Stage, is_param
 from graphc.codegen.rewrite import walk
-from graphc.codegen.templates.blocks import Cover, cover, each_block, next_panel
+from graphc.codegen.templates.blocks import (
+    Cover,
+    RegisterBlock,
+    cover,
+    each_block,
+    next_panel,
+)
 from graphc.codegen.templates.rows import Rows, output_of
 from graphc.targets.target import Target
 
@@ -37,24 +42,10 @@ NAME = "gemm"
 VERSION = 2
 
 
-@dataclass(frozen=True)
-class Decisions:
+class Decisions(RegisterBlock):
     """The register block: `rows` x (`vectors` vectors of `lanes` floats)."""
 
-    rows: int
-    vectors: int
-    lanes: int
-    tail_rows: int
-
-    def __post_init__(self) -> None:
-        assert self.rows >= self.tail_rows >= 1 and self.vectors >= 1 and self.lanes >= 1, self
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-    def __str__(self) -> str:
-        return f"{NAME}/{VERSION} {self.rows}x{self.columns}"
+    template = f"{NAME}/{VERSION}"
 
 
 def default_decisions(target: Target) -> Decisions:

@@ -14,7 +14,6 @@ arithmetic the products are float32 ones; the weights are still half as large.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,13 @@ from graphc.codegen.instructions import pairs
 from graphc.codegen.instructions.instruction import Instruction, imported, store_vector, vector
 from graphc.codegen.kernel import FusedKernel, Stage, is_param
 from graphc.codegen.rewrite import walk
-from graphc.codegen.templates.blocks import Cover, cover, each_block, next_panel
+from graphc.codegen.templates.blocks import (
+    Cover,
+    RegisterBlock,
+    cover,
+    each_block,
+    next_panel,
+)
 from graphc.codegen.templates.rows import Rows, output_of
 from graphc.targets.target import Target
 
@@ -35,24 +40,10 @@ NAME = "gemm_bf16"
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class Decisions:
+class Decisions(RegisterBlock):
     """The register block: `rows` x (`vectors` vectors of `lanes` floats)."""
 
-    rows: int
-    vectors: int
-    lanes: int
-    tail_rows: int
-
-    def __post_init__(self) -> None:
-        assert self.rows >= self.tail_rows >= 1 and self.vectors >= 1 and self.lanes >= 1, self
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-    def __str__(self) -> str:
-        return f"{NAME}/{VERSION} {self.rows}x{self.columns}"
+    template = f"{NAME}/{VERSION}"
 
 
 def default_decisions(target: Target) -> Decisions:

@@ -16,7 +16,6 @@ pointwise and fused behind. Rows are cut into chunks, a chunk into full blocks a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from graphc.codegen.instructions import dot
 from graphc.codegen.instructions.instruction import Instruction, imported, store_vector, vector
 from graphc.codegen.kernel import FusedKernel, Stage, is_param
 from graphc.codegen.rewrite import walk
+from graphc.codegen.templates.blocks import RegisterBlock
 from graphc.codegen.templates.rows import Rows, output_of
 from graphc.targets.target import Target
 
@@ -39,24 +39,10 @@ CHUNK = 8
 """How many row blocks a panel is used for before the next one: their rows of A stay cached."""
 
 
-@dataclass(frozen=True)
-class Decisions:
+class Decisions(RegisterBlock):
     """The register block: `rows` x (`vectors` vectors of `lanes` int32)."""
 
-    rows: int
-    vectors: int
-    lanes: int
-    tail_rows: int
-
-    def __post_init__(self) -> None:
-        assert self.rows >= self.tail_rows >= 1 and self.vectors >= 1 and self.lanes >= 1, self
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-    def __str__(self) -> str:
-        return f"{NAME}/{VERSION} {self.rows}x{self.columns}"
+    template = f"{NAME}/{VERSION}"
 
 
 def default_decisions(target: Target) -> Decisions:

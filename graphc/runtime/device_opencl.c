@@ -234,17 +234,6 @@ static int prepare(opencl_state *s, const gc_device_kernel *kernel, int32_t *row
   return GC_OK;
 }
 
-static size_t bytes_behind(const void *address, const gc_value *tensors, int32_t n) {
-  size_t most = 0; /* a view of the same memory may be larger */
-  for (int32_t i = 0; i < n; i++) {
-    if (tensors[i].type != GC_VALUE_TENSOR) continue;
-    const DLTensor *t = tensors[i].as.tensor;
-    size_t bytes = gc_tensor_bytes(t->dtype, t->ndim, t->shape);
-    if (t->data == address && bytes != SIZE_MAX && bytes > most) most = bytes;
-  }
-  return most;
-}
-
 static int set_argument(opencl_state *s, cl_object kernel, uint32_t at, char kind,
                         const gc_value *value, const gc_value *tensors, int32_t n_tensors,
                         gc_error *error) {
@@ -254,7 +243,7 @@ static int set_argument(opencl_state *s, cl_object kernel, uint32_t at, char kin
     cl_object part = NULL;
     const void *address = value->type == GC_VALUE_POINTER ? value->as.pointer : NULL;
     if (address) {
-      size_t bytes = bytes_behind(address, tensors, n_tensors);
+      size_t bytes = gc_bytes_behind(address, tensors, n_tensors);
       int result = gc_opencl_part(s, address, bytes, &part, error);
       if (result) return result;
     }

@@ -66,3 +66,14 @@ void gc_ranges_free(gc_ranges *ranges) {
   free(ranges->ranges);
   *ranges = (gc_ranges){0};
 }
+
+size_t gc_bytes_behind(const void *address, const gc_value *tensors, int32_t n) {
+  size_t most = 0; /* a view of the same memory may be larger */
+  for (int32_t i = 0; i < n; i++) {
+    if (tensors[i].type != GC_VALUE_TENSOR) continue;
+    const DLTensor *t = tensors[i].as.tensor;
+    size_t bytes = gc_tensor_bytes(t->dtype, t->ndim, t->shape);
+    if (t->data == address && bytes != SIZE_MAX && bytes > most) most = bytes;
+  }
+  return most;
+}

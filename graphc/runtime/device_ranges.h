@@ -26,4 +26,7 @@ bool gc_ranges_remove(gc_ranges *ranges, const void *address, gc_range *removed)
 /* Gives up the list itself; the buffers are the caller's. */
 void gc_ranges_free(gc_ranges *ranges);
 
+/* How many bytes the tensors among a launch's values have at an address; 0 when none is there. */
+size_t gc_bytes_behind(const void *address, const gc_value *tensors, int32_t n);
+
 #endif

@@ -202,22 +202,11 @@ static int download(void *state, void *target, const void *source, size_t bytes,
   return GC_OK;
 }
 
-static size_t bytes_behind(const void *address, const gc_value *tensors, int32_t n) {
-  size_t most = 0; /* a view of the same memory may be larger */
-  for (int32_t i = 0; i < n; i++) {
-    if (tensors[i].type != GC_VALUE_TENSOR) continue;
-    const DLTensor *t = tensors[i].as.tensor;
-    size_t bytes = gc_tensor_bytes(t->dtype, t->ndim, t->shape);
-    if (t->data == address && bytes != SIZE_MAX && bytes > most) most = bytes;
-  }
-  return most;
-}
-
 /* A descriptor for a pointer; kernels index with 32 bits. */
 static int part_of(vulkan_state *s, const gc_value *value, const gc_value *tensors,
                    int32_t n_tensors, vk_buffer_part *part, gc_error *error) {
   const void *address = value->type == GC_VALUE_POINTER ? value->as.pointer : NULL;
-  size_t bytes = bytes_behind(address, tensors, n_tensors), at;
+  size_t bytes = gc_bytes_behind(address, tensors, n_tensors), at;
   const gc_range *range = inside(s, address, bytes, &at, error);
   if (!range) return GC_ERROR_KERNEL;
   if (!bytes) bytes = range->bytes - at;
